@@ -1,0 +1,34 @@
+#include "device/device.h"
+
+#include <utility>
+
+#include "device/cpu_device.h"
+
+namespace tercet {
+
+Buffer::Buffer(Device& device, size_t bytes) : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
+
+Buffer::~Buffer() {
+  if (device_ != nullptr) device_->release(data_, bytes_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+std::unique_ptr<Device> open_device(const std::string& name) {
+  if (name == "cpu" || name == "auto") return std::make_unique<CpuDevice>();
+  if (name == "cuda" || name == "emu")
+    fail_input(fmt::format("this build has no `{}` device", name), "--device", "use cpu or auto");
+  fail_input(fmt::format("unknown device \"{}\"", name), "--device", "use auto, cpu, cuda or emu");
+}
+
+}  // namespace tercet

@@ -1,0 +1,63 @@
+// optim: AdamW over the segments of units, learning-rate schedules, clipping, moving averages.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shard/unit.h"
+
+namespace tercet {
+
+enum class ScheduleShape { cosine, linear, constant };
+
+// Learning rate as a function of the optimiser step. Warm-up is linear from lr / warmup_steps at step 1 to lr; after it
+// the rate falls to 0 at `total_steps` + 1 (cosine, linear) or stays.
+struct Schedule {
+  ScheduleShape shape = ScheduleShape::cosine;
+  double lr = 1e-5;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 1;
+
+  // `step` counts from 1.
+  double at(int64_t step) const;
+};
+
+struct AdamWOptions {
+  std::string prefix;  // of slot names
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double epsilon = 1e-8;
+  double weight_decay = 0;   // of segments that decay
+  double max_grad_norm = 1;  // 0: no clipping
+  Phase first = Phase::rollout;
+  Phase last = Phase::save;
+};
+
+// AdamW over all trainable segments of a UnitSet.
+class AdamW {
+ public:
+  static std::vector<Slot> footprint(const AdamWOptions& options);
+  AdamW(UnitSet& units, const AdamWOptions& options, Arena& arena);
+
+  // The 2-norm of all gradients over all ranks; not finite when a gradient is not.
+  double gradient_norm(Stream& stream);
+
+  // The trainable tensor whose gradient has the first non-finite element, or "" when there is none (host inspection).
+  std::string first_non_finite_gradient(Stream& stream);
+
+  // One step with gradients multiplied by `gradient_scale` and then clipped: min(1, max_grad_norm / (norm + 1e-6)),
+  // norm being gradient_norm() times gradient_scale. Counts the step.
+  void step(Stream& stream, double lr, double norm, double gradient_scale = 1);
+
+  // Optimiser steps taken; a part of checkpoints.
+  int64_t steps() const { return steps_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ private:
+  UnitSet& units_;
+  AdamWOptions options_;
+  Tensor control_, sum_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace tercet

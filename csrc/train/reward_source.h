@@ -1,0 +1,35 @@
+// Where the reward of a finished response comes from: a reward model, or a function in code.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/dataset.h"
+
+namespace tercet {
+
+// A response to be scored, in token ids: prompt (with its leading id 2) and response (with its final id 2 when it
+// ended).
+struct ScoredResponse {
+  std::span<const int32_t> prompt;
+  std::span<const int32_t> response;
+  bool terminated = false;
+};
+
+class RewardSource {
+ public:
+  virtual ~RewardSource() = default;
+  // One raw score per response, in their order.
+  virtual std::vector<double> score(std::span<const ScoredResponse> responses) = 0;
+  // PPO uses (score - mean) / sd.
+  virtual double mean() const { return 0; }
+  virtual double sd() const { return 1; }
+};
+
+// A reward that is a function in code.
+std::unique_ptr<RewardSource> function_reward(std::function<double(const ScoredResponse&)> function);
+
+}  // namespace tercet

@@ -1,0 +1,96 @@
+#include <cmath>
+
+#include "base/log.h"
+#include "train/supervised_run.h"
+
+namespace tercet {
+namespace {
+
+constexpr int kSplitShare = 0;
+
+class SftRun final : public SupervisedRun {
+ public:
+  SftRun(const SftSettings& settings, const Json& recorded)
+      : SupervisedRun(settings, recorded, "sft", settings.model, Head::language_model),
+        all_tokens_(settings.loss_on == "all") {
+    if (settings.loss_on != "response" && settings.loss_on != "all")
+      fail_input(fmt::format("unknown choice \"{}\"", settings.loss_on), "--loss-on", "use response or all");
+  }
+
+ private:
+  int64_t load_data() override {
+    data_ = load_sft(data_options(settings_, settings_.data, info_, kSplitShare), tokenizer_);
+    log::info("data: {} sequences, {} tokens; {}", data_.sequences.size(), data_.tokens, data_.drops.text());
+    if (!settings_.eval_data.empty()) {
+      held_out_ = load_sft(data_options(settings_, settings_.eval_data, info_, kSplitShare), tokenizer_);
+      log::info("held out: {} sequences; {}", held_out_.sequences.size(), held_out_.drops.text());
+    }
+    return static_cast<int64_t>(data_.sequences.size());
+  }
+
+  bool has_held_out() const override { return !held_out_.sequences.empty(); }
+  int64_t largest_item() const override { return settings_.max_length; }
+
+  int64_t loss_from(const Sequence& sequence) const { return all_tokens_ ? 1 : sequence.prompt_length; }
+
+  Json accumulate(const std::vector<int64_t>& items, const DropoutOptions& dropout, double& loss) override {
+    std::vector<int64_t> counts;
+    int64_t tokens = 0;
+    int64_t labelled = 0;
+    for (const int64_t item : items) {
+      const Sequence& sequence = data_.sequences[static_cast<size_t>(item)];
+      counts.push_back(sequence.token_count());
+      tokens += sequence.token_count();
+      labelled += sequence.token_count() - loss_from(sequence);
+    }
+    if (labelled == 0) fail_input("a training step has no token that carries a loss", "--data", "check the answers");
+    double log_prob_sum = 0;
+    double entropy_sum = 0;
+    for (const auto& [begin, end] : cut_micro_batches(counts, limits_.tokens, limits_.sequences)) {
+      RaggedBatch batch;
+      std::vector<int64_t> from;
+      for (int64_t i = begin; i < end; ++i) {
+        const Sequence& sequence = data_.sequences[static_cast<size_t>(items[static_cast<size_t>(i)])];
+        batch.append(sequence.ids, sequence.sample);
+        from.push_back(loss_from(sequence));
+      }
+      const LmHead::Loss cross_entropy = [&](Stream& stream, const LmHead::Chunk& chunk) {
+        const auto rows = static_cast<size_t>(chunk.log_prob.rows());
+        to_device(stream, std::vector<double>(rows, -1 / static_cast<double>(labelled)), chunk.d_log_prob);
+        for (const double log_prob : to_host(stream, chunk.log_prob)) log_prob_sum += log_prob;
+        for (const double entropy : to_host(stream, chunk.entropy)) entropy_sum += entropy;
+      };
+      model_->accumulate_token_loss(batch, prediction_rows(batch, from), cross_entropy, 1, false, dropout);
+    }
+    tokens_seen_ += tokens;
+    loss = -log_prob_sum / static_cast<double>(labelled);
+    Json metrics = Json::object();
+    metrics.set("sft/loss", loss).set("sft/ppl", std::exp(loss));
+    metrics.set("sft/entropy", entropy_sum / static_cast<double>(labelled));
+    metrics.set("sft/num_tokens", tokens).set("sft/tokens_labelled", labelled);
+    return metrics;
+  }
+
+  Json evaluate() override {
+    const LanguageModelFigures figures = evaluate_language_model(*model_, held_out_.sequences, all_tokens_, limits_);
+    Json metrics = Json::object();
+    metrics.set("eval/loss", figures.loss).set("eval/ppl", figures.perplexity()).set("eval/tokens", figures.tokens);
+    return metrics;
+  }
+
+  void complete(ModelInfo& info) override { info.affine.reset(); }
+
+  std::string summary(const Json& metrics) const override {
+    return fmt::format("loss {:.4f}  ppl {:.2f}", metrics.at("sft/loss").as_double(),
+                       metrics.at("sft/ppl").as_double());
+  }
+
+  bool all_tokens_;
+  SftData data_, held_out_;
+};
+
+}  // namespace
+
+int run_sft(const SftSettings& settings, const Json& recorded) { return SftRun(settings, recorded).run(); }
+
+}  // namespace tercet

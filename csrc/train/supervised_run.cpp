@@ -1,0 +1,105 @@
+#include "train/supervised_run.h"
+
+#include "base/log.h"
+#include "store/hdf5_file.h"
+
+namespace tercet {
+
+SupervisedRun::SupervisedRun(const CommonSettings& settings, const Json& recorded, std::string command,
+                             std::string model_path, Head head)
+    : settings_(settings),
+      recorded_(recorded),
+      command_(std::move(command)),
+      model_path_(std::move(model_path)),
+      head_(head),
+      run_(settings),
+      info_(read_model_info(model_path_)),
+      tokenizer_(info_.tokenizer(model_path_)),
+      guard_(settings.max_skips) {}
+
+int SupervisedRun::run() {
+  require_tokenizer_fits(tokenizer_, info_.config, model_path_);
+  items_ = load_data();
+  steps_.emplace(settings_, items_);
+  order_.emplace(items_, settings_.seed);
+  schedule_ = make_schedule(settings_, settings_.lr, steps_->total_steps);
+
+  RunFolder folder(
+      {.path = settings_.out, .step = command_, .resume = settings_.resume, .overwrite = settings_.overwrite});
+  std::vector<std::string> data_files = settings_.data;
+  data_files.insert(data_files.end(), settings_.eval_data.begin(), settings_.eval_data.end());
+  const Json hashes = input_hashes(data_files, {model_path_});
+  folder.write_or_check_config(recorded_, hashes);
+  prepare(folder.keep_input(model_path_, "model.h5"));
+
+  const LoopResult result = run_training_loop(folder, settings_, steps_->total_steps, hooks());
+  if (result.signal == 0) {
+    complete(info_);
+    info_.head = head_;
+    info_.provenance = Json::object();
+    info_.provenance.set("command", command_).set("settings", recorded_).set("inputs", hashes);
+    info_.dtype = statistics_dtype(run_.dtype);
+    write_model(*run_.stream, folder.file("model.h5"), info_, model_->units(), info_.dtype);
+    log::info("model: {}", folder.file("model.h5"));
+  }
+  return finish_after(result, folder, command_);
+}
+
+void SupervisedRun::prepare(const std::string& weights) {
+  const int64_t tokens = micro_batch_tokens(settings_, largest_item());
+  limits_ = {tokens, tokens};
+  const ModelInstanceOptions options{.prefix = "model",
+                                     .config = info_.config,
+                                     .head = head_,
+                                     .dtype = run_.dtype,
+                                     .capacity = {tokens, tokens},
+                                     .training = true,
+                                     .recompute = parse_recompute(settings_.recompute),
+                                     .optimizer = adamw_options(settings_)};
+  arena_ = allocate_plan(*run_.device, {ModelInstance::footprint(options), own_footprint()});
+  model_.emplace(options, *arena_, *run_.stream, *run_.communicator);
+  take_own_slots();
+  arena_->require_all_taken();
+  read_weights(*run_.stream, weights, model_->units(),
+               head_ == Head::scalar ? std::optional<uint64_t>(settings_.seed) : std::nullopt);
+}
+
+StepHooks SupervisedRun::hooks() {
+  StepHooks hooks;
+  hooks.train = [this](int64_t step) { return train(step); };
+  if (has_held_out()) hooks.evaluate = [this](int64_t) { return evaluate(); };
+  hooks.checkpoint_bytes = [this] { return model_->checkpoint_bytes(); };
+  hooks.save = [this](Hdf5Writer& file, Json& state) {
+    model_->save(file, state);
+    guard_.save(state);
+    state.set("tokens_seen", tokens_seen_);
+  };
+  hooks.load = [this](const Hdf5Reader& file, const Json& state) {
+    model_->load(file, state);
+    guard_.load(state);
+    tokens_seen_ = state.at("tokens_seen").as_int();
+  };
+  hooks.summary = [this](const Json& metrics) { return summary(metrics); };
+  return hooks;
+}
+
+Json SupervisedRun::train(int64_t step) {
+  std::vector<int64_t> items;
+  for (int64_t i = 0; i < steps_->item_count(step); ++i) items.push_back(order_->at(steps_->first_item(step) + i));
+  const DropoutOptions dropout{.rate = settings_.dropout, .seed = settings_.seed, .step = static_cast<uint64_t>(step)};
+  model_->units().zero_gradients(*run_.stream);
+  double loss = 0;
+  Json metrics = accumulate(items, dropout, loss);
+
+  AdamW& optimizer = model_->optimizer();
+  const double norm = optimizer.gradient_norm(*run_.stream);
+  const double lr = schedule_.at(step);
+  if (guard_.accept({loss, norm}, [&] { return optimizer.first_non_finite_gradient(*run_.stream); }))
+    optimizer.step(*run_.stream, lr, norm);
+  metrics.set("grad_norm", norm).set("lr", lr).set("skipped_steps", guard_.skipped()).set("tokens_seen", tokens_seen_);
+  const int64_t items_seen = steps_->first_item(step) + steps_->item_count(step);
+  metrics.set("epoch", static_cast<double>(items_seen) / static_cast<double>(items_));
+  return metrics;
+}
+
+}  // namespace tercet

@@ -1,0 +1,39 @@
+// The one loop over steps: cadence of evaluation and checkpoints, metrics, progress, signals, resuming.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "train/run_folder.h"
+#include "train/settings.h"
+
+namespace tercet {
+
+class Hdf5Reader;
+class Hdf5Writer;
+
+// What a training command does at each point of the loop. Steps count from 1 (optimiser steps, or iterations in PPO).
+struct StepHooks {
+  std::function<Json(int64_t step)> train;     // one step; returns its metrics (without "step")
+  std::function<Json(int64_t step)> evaluate;  // held-out metrics, names "eval/..."; empty: nothing to evaluate
+  std::function<uint64_t()> checkpoint_bytes;  // expected size of what save() writes
+  std::function<void(Hdf5Writer& file, Json& state)> save;
+  std::function<void(const Hdf5Reader& file, const Json& state)> load;
+  std::function<std::string(const Json& metrics)> summary;  // the step in a few words, for the terminal
+};
+
+struct LoopResult {
+  int64_t steps_done = 0;
+  int signal = 0;  // the signal that stopped the loop; 0 when it ran to the end
+};
+
+// Runs steps 1 (or the one after the checkpoint) to total_steps. Evaluates before the first step, every eval_every
+// steps and after the last. Saves every save_every steps, and when a signal asks for a stop, after finishing the step.
+// Metrics of each step go to metrics.jsonl; evaluation is a line of its own with the same step.
+LoopResult run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps,
+                             const StepHooks& hooks);
+
+// The newest good checkpoint under folder/checkpoints ("" when there is none); damaged ones are named in a warning.
+std::string latest_checkpoint(const RunFolder& folder);
+
+}  // namespace tercet
