@@ -18,7 +18,7 @@ struct GemmShape {
 };
 void blas_gemm(const GemmShape& shape, double alpha, const float* a, int64_t a_pitch, const float* b, int64_t b_pitch,
                double beta, float* c, int64_t c_pitch);
-void blas_gemm(const GemmShape& shape, double alpha, const double* a, int64_t a_pitch, const double* b,
-               int64_t b_pitch, double beta, double* c, int64_t c_pitch);
+void blas_gemm(const GemmShape& shape, double alpha, const double* a, int64_t a_pitch, const double* b, int64_t b_pitch,
+               double beta, double* c, int64_t c_pitch);
 
 }  // namespace tercet

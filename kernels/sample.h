@@ -9,7 +9,8 @@ namespace tercet {
 // top_k > 0 keeps the k largest logits, ties at the limit kept by smallest index; top_p < 1 then keeps the smallest set
 // of most probable tokens (of softmax(z) over what top_k left) whose probability reaches top_p, ties by smallest index.
 // u_j is the uniform number of RandomStream(key) at (samples[s], positions[s], lane j).
-// log_prob[s] = log softmax(z)[id] over the whole vocabulary (temperature 1 when greedy).
+// log_prob[s] = log softmax(z)[id] over the whole vocabulary (temperature 1 when greedy). A row that holds a NaN gives
+// some id and a log_prob of NaN.
 struct SampleArgs {
   Tensor logits;     // [S, V]
   Tensor samples;    // [S] int64

@@ -12,9 +12,9 @@ namespace tercet {
 // One AdamW step with its constants folded: see adamw.h.
 struct AdamWConstants {
   double gradient_scale, beta1, beta2, epsilon;
-  double keep;            // 1 - lr weight_decay
-  double step_size;       // lr / (1 - beta1^step)
-  double second_moment;   // 1 / (1 - beta2^step)
+  double keep;           // 1 - lr weight_decay
+  double step_size;      // lr / (1 - beta1^step)
+  double second_moment;  // 1 / (1 - beta2^step)
 };
 
 // Functions on contiguous runs of n >= 0 elements. T is float or double.
@@ -38,8 +38,8 @@ struct RowOps {
   void (*affine)(T* x, T scale, T shift, int64_t n);
   void (*add_to)(T* out, const T* a, const T* b, int64_t n);
   void (*scale_to)(T* out, T scale, const T* x, int64_t n);
-  // y = keep y + (1 - keep) x
-  void (*moving_average)(T* y, T keep, const T* x, int64_t n);
+  // y += rate (x - y)
+  void (*approach)(T* y, T rate, const T* x, int64_t n);
   // x = max(x, 0);  d = out > 0 ? d : 0
   void (*relu)(T* x, int64_t n);
   void (*relu_backward)(T* d, const T* out, int64_t n);
@@ -91,8 +91,8 @@ struct RowOps {
 };
 
 struct SimdOps {
-  const char* isa;     // "baseline", "avx2", "avx512"
-  int64_t bytes;       // of a vector
+  const char* isa;  // "baseline", "avx2", "avx512"
+  int64_t bytes;    // of a vector
   RowOps<float> f32;
   RowOps<double> f64;
   // Words of RandomStream blocks [first_block, first_block + blocks) of (sample, position): out has 4 per block.

@@ -41,10 +41,10 @@ namespace detail {
 }
 
 // Checks an invariant or a caller's contract in every build; throws Error(Fault::run) with a fmt-formatted message.
-#define TERCET_REQUIRE(condition, ...)                                                                \
-  do {                                                                                                \
-    if (!(condition)) [[unlikely]]                                                                    \
-      ::tercet::detail::require_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__));   \
+#define TERCET_REQUIRE(condition, ...)                                                              \
+  do {                                                                                              \
+    if (!(condition)) [[unlikely]]                                                                  \
+      ::tercet::detail::require_failed(#condition, __FILE__, __LINE__, ::fmt::format(__VA_ARGS__)); \
   } while (false)
 
 }  // namespace tercet

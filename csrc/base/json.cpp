@@ -25,7 +25,8 @@ class Builder : public nlohmann::json_sax<nlohmann::json> {
   bool boolean(bool value) override { return add(Json(value)); }
   bool number_integer(number_integer_t value) override { return add(Json(int64_t{value})); }
   bool number_unsigned(number_unsigned_t value) override {
-    if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return add(Json(static_cast<int64_t>(value)));
+    if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
+      return add(Json(static_cast<int64_t>(value)));
     return add(Json(uint64_t{value}));
   }
   bool number_float(number_float_t value, const string_t& text) override {
@@ -154,7 +155,8 @@ void write(std::string& out, const Json& value, int indent, int depth) {
 }  // namespace
 
 const char* Json::type_name() const {
-  static constexpr const char* names[] = {"null", "a boolean", "an integer", "an integer", "a number", "a string", "an array", "an object"};
+  static constexpr const char* names[] = {"null",     "a boolean", "an integer", "an integer",
+                                          "a number", "a string",  "an array",   "an object"};
   return names[value_.index()];
 }
 
@@ -170,7 +172,8 @@ int64_t Json::as_int() const {
 
 uint64_t Json::as_uint() const {
   if (const uint64_t* value = std::get_if<uint64_t>(&value_)) return *value;
-  if (const int64_t* value = std::get_if<int64_t>(&value_); value != nullptr && *value >= 0) return static_cast<uint64_t>(*value);
+  if (const int64_t* value = std::get_if<int64_t>(&value_); value != nullptr && *value >= 0)
+    return static_cast<uint64_t>(*value);
   wrong_type("a non-negative integer", *this);
 }
 
@@ -236,6 +239,9 @@ std::string Json::dump(int indent) const {
 }
 
 Json parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
+  // nlohmann-json takes a null byte for the end of the text.
+  if (const size_t null = text.find('\0'); null != std::string_view::npos)
+    fail_input(fmt::format("not valid JSON at byte {} (a null byte)", null + 1), where);
   Builder builder(where, limits);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();

@@ -37,6 +37,13 @@ constexpr std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter,
 // A family of random numbers: key = mix(seed, purpose, site). Cheap to copy, no state.
 class RandomStream {
  public:
+  // The stream of a key that another stream gave (ops take keys by value).
+  static constexpr RandomStream from_key(uint64_t key) {
+    RandomStream stream(0, RandomPurpose::test);
+    stream.key_ = key;
+    return stream;
+  }
+
   // `site` tells apart uses of one purpose (a dropout layer, an epoch, a PPO iteration).
   constexpr RandomStream(uint64_t seed, RandomPurpose purpose, uint64_t site = 0)
       : key_(mix(mix(seed + 0x9E3779B97F4A7C15u) ^ (mix(static_cast<uint64_t>(purpose)) + 3 * mix(site + 1)))) {}

@@ -104,8 +104,7 @@ void ThreadPool::run(int64_t tasks, const std::function<void(int64_t)>& body) {
 }
 
 void ThreadPool::for_ranges(int64_t items, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-  run(ceil_div(items, grain),
-      [&](int64_t task) { body(task * grain, std::min(items, (task + 1) * grain)); });
+  run(ceil_div(items, grain), [&](int64_t task) { body(task * grain, std::min(items, (task + 1) * grain)); });
 }
 
 int available_cores() {

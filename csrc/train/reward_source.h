@@ -32,4 +32,8 @@ class RewardSource {
 // A reward that is a function in code.
 std::unique_ptr<RewardSource> function_reward(std::function<double(const ScoredResponse&)> function);
 
+// w . h at the last token of prompt and response, by a model with a scalar head, which must outlive the source. Batches
+// are cut by the model's capacity, in the order of the responses.
+std::unique_ptr<RewardSource> model_reward(class ModelInstance& model, const struct ScoreAffine& affine);
+
 }  // namespace tercet

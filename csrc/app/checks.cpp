@@ -1,0 +1,90 @@
+#include "app/checks.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "data/dataset.h"
+#include "data/records.h"
+
+namespace tercet {
+namespace {
+
+void check_device(const std::string& device, const std::string& dtype) { checked_dtype(*open_device(device), dtype); }
+
+void check_data(const std::vector<std::string>& paths, const std::string& fields) {
+  if (!fields.empty()) parse_field_names(fields);
+  for (const std::string& path : paths) parse_data_path(path);
+}
+
+// --overwrite deletes what the run wrote: none of the inputs may be among it.
+void check_overwrite(const Command& command, const Settings& settings, const std::string& out) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::weakly_canonical(out);
+  for (const Flag& flag : flags()) {
+    if (!takes(command, flag) || !flag.is_path() || flag.name == "out") continue;
+    const Json value = get_flag(settings, flag);
+    for (const Json& item : value.is_array() ? value.as_array() : Json::Array{value}) {
+      if (item.as_string().empty()) continue;
+      const std::string path =
+          flag.value.starts_with("DATA") ? parse_data_path(item.as_string()).path : item.as_string();
+      const fs::path relative = fs::weakly_canonical(path).lexically_relative(folder);
+      if (!relative.empty() && *relative.begin() != "..")
+        fail_input(fmt::format("--overwrite would delete it with the run in {}", out),
+                   fmt::format("--{} {}", flag.name, path), "copy it elsewhere or write to another folder");
+    }
+  }
+}
+
+void check_common(const Command& command, const Settings& settings, const CommonSettings& common) {
+  check_device(common.device, common.dtype);
+  check_data(common.data, common.fields);
+  check_data(common.eval_data, "");
+  if (!common.split.empty()) parse_split(common.split);
+  if (common.resume && common.overwrite)
+    fail_input("--resume goes on with the run that --overwrite deletes", "", "give one of them");
+  if (common.overwrite) check_overwrite(command, settings, common.out);
+}
+
+void check(const Command& command, const Settings& settings, const PpoSettings& ppo) {
+  check_common(command, settings, ppo);
+  if (ppo.minibatches > ppo.rollouts)
+    fail_input(fmt::format("{} responses cannot be cut into {} minibatches", ppo.rollouts, ppo.minibatches),
+               "--minibatches", "give at most --rollouts");
+  if (ppo.ptx_coef > 0 && ppo.ptx_data.empty()) fail_input("there is no --ptx-data", "--ptx-coef", "give both or none");
+  if (ppo.ptx_coef == 0 && !ppo.ptx_data.empty()) fail_input("--ptx-coef is 0", "--ptx-data", "give both or none");
+  check_data(ppo.ptx_data, "");
+}
+void check(const Command& command, const Settings& settings, const SftSettings& sft) {
+  check_common(command, settings, sft);
+}
+void check(const Command& command, const Settings& settings, const RewardSettings& reward) {
+  check_common(command, settings, reward);
+}
+void check(const Command&, const Settings&, const ScoreSettings& score) {
+  check_device(score.device, score.dtype);
+  check_data(score.data, score.fields);
+}
+void check(const Command&, const Settings&, const EvalSettings& eval) {
+  check_device(eval.device, eval.dtype);
+  check_data(eval.data, eval.fields);
+  if (eval.baseline.empty() != eval.reward_model.empty())
+    fail_input("a comparison needs both --baseline and --reward-model", "", "give both or none");
+}
+void check(const Command&, const Settings&, const GenerateSettings& generate) {
+  check_device(generate.device, generate.dtype);
+  check_data(generate.data, generate.fields);
+  if (generate.prompt.empty() == generate.data.empty())
+    fail_input("generate answers one --prompt or the records of --data", "", "give one of them");
+}
+void check(const Command&, const Settings&, const InitSettings&) {}
+void check(const Command&, const Settings&, const ImportSettings&) {}
+void check(const Command&, const Settings&, const InfoSettings&) {}
+void check(const Command&, const Settings&, const TokenizeSettings&) {}
+
+}  // namespace
+
+void check_settings(const Command& command, const Settings& settings) {
+  std::visit([&](const auto& present) { check(command, settings, present); }, settings);
+}
+
+}  // namespace tercet

@@ -1,0 +1,100 @@
+// app: the command line. One table of flags (flags.h), one file per command; everything else is below.
+//
+// This header holds the settings of the commands that do not train, and what runs each command.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "train/settings.h"
+
+namespace tercet {
+
+struct InitSettings {
+  std::string model_config;  // a released size or a config.json
+  std::string tokenizer;     // folder
+  std::string out;
+  std::string prompt_template = "human-assistant";
+  std::string dtype = "fp32";
+  uint64_t seed = 1;
+};
+
+struct ImportSettings {
+  std::string folder;
+  std::string out;
+  std::string prompt_template = "human-assistant";
+  std::string dtype;  // empty: the files'
+};
+
+struct InfoSettings {
+  std::string model;
+  bool json = false;
+  bool verify = false;
+};
+
+struct TokenizeSettings {
+  std::string model;
+  bool no_bos = false;
+  bool decode = false;
+};
+
+// What the commands share that run a model without training it.
+struct InferenceSettings {
+  std::string model;
+  std::string fields;
+  std::string prompt_template;  // empty: the model's
+  int64_t max_bad_records = 0;
+  std::string device = "auto";
+  std::string dtype = "fp32";
+  int threads = 0;  // 0: this process's cores
+  bool deterministic = true;
+};
+
+struct ScoreSettings : InferenceSettings {
+  std::vector<std::string> data;
+  int64_t max_length = 0;          // 0: the model's positions
+  int64_t micro_batch_tokens = 0;  // 0: chosen from the longest sequence
+};
+
+struct EvalSettings : InferenceSettings {
+  std::vector<std::string> data;
+  int64_t max_length = 0;          // 0: the model's positions
+  int64_t micro_batch_tokens = 0;  // 0: chosen from the longest sequence
+  std::string turns = "last";
+  bool truncate = false;
+  std::string loss_on = "response";
+  std::string baseline, reward_model;
+  int64_t max_prompt_tokens = 256;
+  int64_t max_new_tokens = 256;
+  double temperature = 1;
+  uint64_t seed = 1;
+};
+
+struct GenerateSettings : InferenceSettings {
+  std::vector<std::string> data;
+  std::string prompt;
+  int64_t max_new_tokens = 256;
+  double temperature = 1;
+  int64_t top_k = 0;
+  double top_p = 1;
+  std::vector<std::string> stop;
+  uint64_t seed = 1;
+  int64_t generation_slots = 0;  // 0: 64, or the number of prompts when that is smaller
+};
+
+using Settings = std::variant<InitSettings, ImportSettings, InfoSettings, TokenizeSettings, ScoreSettings, EvalSettings,
+                              SftSettings, RewardSettings, PpoSettings, GenerateSettings>;
+
+// Each returns the exit code of the process.
+int run_init(const InitSettings& settings, const Json& settings_as_json);
+int run_import(const ImportSettings& settings, const Json& settings_as_json);
+int run_info(const InfoSettings& settings);
+int run_tokenize(const TokenizeSettings& settings);
+int run_score(const ScoreSettings& settings);
+int run_eval(const EvalSettings& settings);
+int run_generate(const GenerateSettings& settings);
+
+}  // namespace tercet

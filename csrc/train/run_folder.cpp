@@ -1,0 +1,246 @@
+#include "train/run_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "train/toml.h"
+#include "train/version.h"
+
+namespace tercet {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kConfig = "config.toml";
+constexpr const char* kLock = ".lock";
+constexpr std::array kLogs = {"metrics.jsonl", "timings.jsonl", "samples.jsonl"};
+
+// What a run writes, and all that --overwrite deletes.
+constexpr std::array kRunFiles = {"config.toml", "model.h5",      "best.h5",       "critic.h5",
+                                  "ema.h5",      "metrics.jsonl", "timings.jsonl", "samples.jsonl",
+                                  "report.html", "inputs",        "checkpoints",   "logs"};
+
+bool may_differ(const std::string& setting) {
+  static const std::set<std::string> names = {"steps", "epochs",    "eval-every", "save-every",
+                                              "keep",  "log-every", "threads"};
+  return names.contains(setting);
+}
+
+bool is_run_file(const std::string& name) {
+  return name == kLock || std::ranges::find(kRunFiles, name) != kRunFiles.end() ||
+         name.find(".partial-") != std::string::npos;
+}
+
+// Opens the lock file and locks it; throws when another process holds it.
+int lock_folder(const std::string& folder) {
+  const std::string path = folder + "/" + kLock;
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) fail_errno("cannot create the run's lock", path);
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int error = errno;
+  ::close(fd);
+  errno = error;
+  if (error == EWOULDBLOCK)
+    fail_input("the run folder is in use by another process", folder, "wait for it or use another --out");
+  fail_errno("cannot lock the run folder", path);
+}
+
+void create_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail_input("cannot create the run folder: " + error.message(), path, "give another --out");
+}
+
+void require_no_strange_files(const std::string& folder) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (!is_run_file(entry.path().filename().string()))
+      fail_input(fmt::format("the folder holds {} but no run", entry.path().filename().string()), folder,
+                 "give an empty folder or a new one");
+}
+
+void delete_run(const std::string& folder) {
+  // config.toml goes last, so that an interrupted deletion still leaves a run.
+  for (auto name = kRunFiles.rbegin(); name != kRunFiles.rend(); ++name) {
+    std::error_code error;
+    fs::remove_all(fs::path(folder) / *name, error);
+    if (error) fail_run("cannot delete the old run: " + error.message(), folder + "/" + *name, "check its permissions");
+  }
+}
+
+std::string config_text(const RunRecord& record) {
+  std::string text = "# The settings of this run. `--config` with this file repeats it in another folder.\n";
+  for (const auto& [name, value] : record.settings.as_object()) text += toml_line(name, value);
+  text += "\n" + toml_table("run") + toml_line("step", record.step) + toml_line("version", record.version);
+  text += "\n" + toml_table("inputs");
+  for (const auto& [name, hash] : record.input_hashes.as_object()) text += toml_line(name, hash);
+  return text;
+}
+
+// Names in either object whose values differ.
+std::vector<std::string> differing(const Json& a, const Json& b) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : a.as_object())
+    if (const Json* other = b.find(name); other == nullptr || *other != value) names.push_back(name);
+  for (const auto& [name, value] : b.as_object())
+    if (a.find(name) == nullptr) names.push_back(name);
+  return names;
+}
+
+std::string dump(const Json* value) { return value == nullptr ? "nothing" : value->dump(); }
+
+std::string was_and_is(const std::string& name, const Json& before, const Json& now) {
+  return fmt::format("{} was {} and is {}", name, dump(before.find(name)), dump(now.find(name)));
+}
+
+void check_resumed(const RunRecord& before, const RunRecord& now, const std::string& folder) {
+  for (const std::string& name : differing(before.settings, now.settings))
+    if (!may_differ(name))
+      fail_input("a resumed run keeps its settings: --" + was_and_is(name, before.settings, now.settings), folder,
+                 "leave the flag out, or start another run");
+  for (const std::string& name : differing(before.input_hashes, now.input_hashes))
+    fail_input(
+        "an input of the run has changed: the hash of " + was_and_is(name, before.input_hashes, now.input_hashes),
+        folder, "restore the file, or start another run");
+}
+
+}  // namespace
+
+bool is_run_record_table(const std::string& table) { return table == "run" || table == "inputs"; }
+
+RunRecord read_run_record(const std::string& folder) {
+  const std::string path = folder + "/" + kConfig;
+  if (!fs::exists(path)) fail_input("the folder holds no run to resume", folder, "leave --resume out to start one");
+  RunRecord record;
+  for (const TomlEntry& entry : parse_toml(read_file(path), path)) {
+    if (entry.table == "inputs")
+      record.input_hashes.set(entry.key, entry.value);
+    else if (entry.table.empty())
+      record.settings.set(entry.key, entry.value);
+    else if (entry.table == "run" && entry.key == "step")
+      record.step = entry.value.as_string();
+    else if (entry.table == "run" && entry.key == "version")
+      record.version = entry.value.as_string();
+  }
+  return record;
+}
+
+struct RunFolder::State {
+  // A line-by-line log, opened at its first line.
+  struct Log {
+    std::string path;
+    std::FILE* file = nullptr;
+
+    void open() {
+      if (file == nullptr && (file = std::fopen(path.c_str(), "ae")) == nullptr)
+        fail_errno("cannot open the log", path);
+    }
+    void write(const Json& line) {
+      open();
+      const std::string text = line.dump() + "\n";
+      if (std::fwrite(text.data(), 1, text.size(), file) != text.size() || std::fflush(file) != 0)
+        fail_errno("cannot write to the log", path);
+    }
+    int64_t sync_and_size() {
+      open();
+      if (::fsync(::fileno(file)) != 0) fail_errno("cannot flush the log to disk", path);
+      return static_cast<int64_t>(fs::file_size(path));
+    }
+    void truncate(int64_t size) {
+      open();
+      if (static_cast<int64_t>(fs::file_size(path)) < size)
+        fail_input(fmt::format("the log has fewer than the {} bytes that the checkpoint knows", size), path,
+                   "restore it; lines of the run are missing");
+      if (::ftruncate(::fileno(file), size) != 0) fail_errno("cannot cut the log back", path);
+    }
+  };
+
+  RunFolderOptions options;
+  int lock = -1;
+  std::array<Log, kLogs.size()> logs;
+
+  Log& log(const char* name) {
+    const auto found = std::ranges::find_if(kLogs, [&](const char* known) { return std::string_view(known) == name; });
+    return logs.at(static_cast<size_t>(found - kLogs.begin()));
+  }
+
+  ~State() {
+    for (Log& log : logs)
+      if (log.file != nullptr) std::fclose(log.file);
+    if (lock >= 0) ::close(lock);
+  }
+};
+
+RunFolder::RunFolder(const RunFolderOptions& options) : state_(std::make_unique<State>()) {
+  state_->options = options;
+  const std::string& path = options.path;
+  if (!options.resume) create_folder(path);
+  const bool holds_run = fs::exists(path + "/" + kConfig);
+  if (!holds_run && options.resume) read_run_record(path);
+  if (!holds_run) require_no_strange_files(path);
+  if (holds_run && !options.resume && !options.overwrite)
+    fail_input("the folder holds a run already", path, "give --resume, --overwrite or another --out");
+  state_->lock = lock_folder(path);
+  if (options.resume) {
+    const std::string step = read_run_record(path).step;
+    if (step != options.step)
+      fail_input(fmt::format("the folder holds a run of {}", step), path, "resume it with that command");
+  } else {
+    delete_run(path);
+  }
+  for (const char* folder : {"inputs", "checkpoints", "logs"}) create_folder(path + "/" + folder);
+  for (size_t i = 0; i < kLogs.size(); ++i) state_->logs[i].path = file(kLogs[i]);
+  log::open_file(file("logs/rank-000.log"));
+}
+
+RunFolder::~RunFolder() { log::close_file(); }
+
+const std::string& RunFolder::path() const { return state_->options.path; }
+
+std::string RunFolder::file(const std::string& name) const { return path() + "/" + name; }
+
+void RunFolder::write_or_check_config(const Json& settings, const Json& input_hashes) {
+  const RunRecord now{state_->options.step, tercet_version(), settings, input_hashes};
+  if (state_->options.resume) check_resumed(read_run_record(path()), now, path());
+  write_file_atomically(file(kConfig), config_text(now));
+}
+
+std::string RunFolder::keep_input(const std::string& source, const std::string& name) {
+  const std::string target = file("inputs/" + name);
+  if (fs::exists(target)) return target;
+  std::error_code error;
+  fs::create_hard_link(fs::canonical(source, error), target, error);
+  if (!error) return target;
+  const std::string temporary = temporary_name(target);
+  fs::copy_file(source, temporary, fs::copy_options::overwrite_existing, error);
+  if (error) {
+    fs::remove(temporary);
+    fail_run("cannot keep a copy of the input: " + error.message(), source, "free space on the disk of --out");
+  }
+  publish_file(temporary, target);
+  return target;
+}
+
+void RunFolder::metrics(const Json& line) { state_->log("metrics.jsonl").write(line); }
+void RunFolder::timings(const Json& line) { state_->log("timings.jsonl").write(line); }
+void RunFolder::sample(const Json& line) { state_->log("samples.jsonl").write(line); }
+
+Json RunFolder::log_positions() {
+  Json positions = Json::object();
+  for (const char* name : kLogs) positions.set(name, state_->log(name).sync_and_size());
+  return positions;
+}
+
+void RunFolder::truncate_logs(const Json& positions) {
+  for (const char* name : kLogs) state_->log(name).truncate(positions.at(name).as_int());
+}
+
+}  // namespace tercet

@@ -1,0 +1,39 @@
+#include <unistd.h>
+
+#include <csignal>
+
+#include "base/error.h"
+#include "train/run_folder.h"
+
+namespace tercet {
+namespace {
+
+volatile std::sig_atomic_t requested_stop = 0;
+
+void on_signal(int signal) {
+  const int earlier = requested_stop;
+  if (signal == SIGUSR1) {
+    if (earlier == 0) requested_stop = SIGUSR1;
+    return;
+  }
+  if (earlier != 0 && earlier != SIGUSR1) ::_exit(128 + signal);
+  requested_stop = signal;
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  requested_stop = 0;
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1})
+    if (::sigaction(signal, &action, nullptr) != 0) fail_errno("cannot handle signals", "");
+}
+
+int stop_signal() { return requested_stop; }
+
+int stop_exit_code(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
+
+}  // namespace tercet
