@@ -1,6 +1,7 @@
 // Dropout whose mask is a function and is never stored.
 #pragma once
 
+#include "base/rng.h"
 #include "kernels/op.h"
 
 namespace tercet {

@@ -1,6 +1,7 @@
 // Sampling of the next token by the Gumbel-max trick: argmax_j z_j - log(-log u_j) is a draw from softmax(z).
 #pragma once
 
+#include "base/rng.h"
 #include "kernels/op.h"
 
 namespace tercet {

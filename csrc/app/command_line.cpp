@@ -221,7 +221,7 @@ void spread_plain_forms(const Command& command, Layer& layer) {
   }
 }
 
-void apply(Settings& settings, const Layer& layer) {
+void apply_layer(Settings& settings, const Layer& layer) {
   for (const auto& [flag, given] : layer) set_flag(settings, *flag, given.value, given.where);
 }
 
@@ -271,14 +271,14 @@ std::variant<Invocation, std::string> parse_command(const Command& command, cons
     spread_plain_forms(command, *layer);
   }
   Invocation invocation{.command = &command, .settings = command.defaults, .settings_as_json = {}};
-  apply(invocation.settings, from_config);
-  apply(invocation.settings, from_arguments);
+  apply_layer(invocation.settings, from_config);
+  apply_layer(invocation.settings, from_arguments);
   if (resumes(invocation.settings)) {
     const std::string folder = get_flag(invocation.settings, *find_flag(command, "out")).as_string();
     if (folder.empty()) fail_input("--resume needs --out", "", "name the run's folder");
-    apply(invocation.settings, run_layer(command, folder));
-    apply(invocation.settings, from_config);
-    apply(invocation.settings, from_arguments);
+    apply_layer(invocation.settings, run_layer(command, folder));
+    apply_layer(invocation.settings, from_config);
+    apply_layer(invocation.settings, from_arguments);
   }
   require_flags(command, invocation.settings);
   check_settings(command, invocation.settings);

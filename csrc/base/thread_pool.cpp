@@ -27,6 +27,7 @@ std::unique_ptr<ThreadPool>& pool_slot() {
 }  // namespace
 
 struct ThreadPool::Shared {
+  std::mutex caller;  // held by the thread whose work the workers share
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
@@ -83,7 +84,8 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(int64_t tasks, const std::function<void(int64_t)>& body) {
   if (tasks <= 0) return;
-  if (threads_ == 1 || tasks == 1 || inside_task) {
+  std::unique_lock caller(shared_->caller, std::defer_lock);
+  if (threads_ == 1 || tasks == 1 || inside_task || !caller.try_lock()) {
     for (int64_t task = 0; task < tasks; ++task) body(task);
     return;
   }

@@ -21,7 +21,8 @@ class ThreadPool {
   int threads() const { return threads_; }
 
   // Calls body(i) for every i in [0, tasks), in any order, and returns when all are done. An exception of a task is
-  // rethrown after the others have ended. A call from inside a task runs serially in that task.
+  // rethrown after the others have ended. A call from inside a task, or from a second thread meanwhile, runs
+  // serially in its caller.
   void run(int64_t tasks, const std::function<void(int64_t)>& body);
 
   // Calls body(begin, end) on consecutive ranges of at most `grain` items that cover [0, items).

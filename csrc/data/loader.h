@@ -16,6 +16,7 @@
 #include "base/thread_pool.h"
 #include "data/dataset.h"
 #include "data/records.h"
+#include "text/unicode.h"
 
 namespace tercet::data_detail {
 

@@ -53,11 +53,6 @@ void require_valid(const GeneratorOptions& options) {
                  options.prefill_tokens);
 }
 
-const GeneratorOptions& checked(const GeneratorOptions& options) {
-  require_valid(options);
-  return options;
-}
-
 }  // namespace
 
 std::vector<Slot> Decoder::footprint(const OptConfig& config, const GeneratorOptions& options) {
@@ -82,7 +77,7 @@ std::vector<Slot> Decoder::footprint(const OptConfig& config, const GeneratorOpt
 
 Decoder::Decoder(OptModel& model, const GeneratorOptions& options, Arena& arena)
     : model_(model),
-      cache_(model.config(), cache_options(checked(options)), arena),
+      cache_(model.config(), cache_options(options), arena),
       activations_(model.config(), activation_options(options), arena),
       head_(model.config(), head_options(options), arena),
       batch_(batch_name(options), batch_capacity(options), arena) {

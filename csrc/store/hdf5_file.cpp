@@ -87,6 +87,9 @@ std::string library_reason() {
 class Library {
  public:
   Library(Fault fault, std::string path) : fault_(fault), path_(std::move(path)) {
+    // A file that cannot be closed on a full disk stays in the library's tables as a dangling entry, and the library's
+    // own clean-up at exit would crash on it. Every other file is closed here, so that clean-up has nothing to do.
+    [[maybe_unused]] static const herr_t no_clean_up_at_exit = H5dont_atexit();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   }
 
@@ -284,9 +287,10 @@ void Hdf5Writer::Impl::make_parent_groups(const std::string& name) {
 uint64_t Hdf5Writer::Impl::make_dataset(hid_t parent, const char* name, hid_t type, const std::vector<int64_t>& shape,
                                         uint64_t bytes) {
   const char* action = "create a dataset";
-  stored_bytes_ = checked_add(stored_bytes_, bytes);
-  TERCET_REQUIRE(stored_bytes_ + kStructureBytes <= user_block_capacity(block_bytes_),
-                 "{} bytes are more than the file {} was created for", stored_bytes_, output_.path());
+  const uint64_t total = checked_add(stored_bytes_, bytes);
+  TERCET_REQUIRE(total + kStructureBytes <= user_block_capacity(block_bytes_),
+                 "{} bytes are more than the file {} was created for", total, output_.path());
+  stored_bytes_ = total;
   const Handle creation = library_.own(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, action);
   library_.check(H5Pset_layout(creation.get(), H5D_CONTIGUOUS), action);
   library_.check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), action);

@@ -124,14 +124,11 @@ constexpr std::array<std::string_view, 13> kGlobals = {
     "torch\nIntStorage",   "torch\nShortStorage",    "torch\nCharStorage",   "torch\nByteStorage",
     "torch\nBoolStorage"};
 
-// A global name or another text as it may appear in a message.
-std::string printable(std::string_view text) {
-  std::string result(text.substr(0, 120));
-  for (char& c : result) {
-    if (c == '\n') c = ' ';
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  }
-  return result;
+// "module name" of a global, for messages.
+std::string global_name(std::string_view text) {
+  std::string name(text);
+  std::replace(name.begin(), name.end(), '\n', ' ');
+  return printable(name);
 }
 
 const char* kind_name(const Value& value) { return kKindNames[static_cast<size_t>(value.kind)]; }
@@ -272,7 +269,7 @@ class Machine {
     const std::string_view name = pickle_.substr(begin, position_ - begin - 1);
     if (std::find(kGlobals.begin(), kGlobals.end(), name) == kGlobals.end())
       fail(fmt::format("the pickle asks for \"{}\", which a state dict does not need; it is not loaded",
-                       printable(name)));
+                       global_name(name)));
     push_new(Kind::global, 0, name);
   }
 
@@ -298,7 +295,7 @@ class Machine {
     const Value& key = item(id, 2, Kind::string, "a storage's key");
     item(id, 3, Kind::string, "a storage's location");
     if (!type.text.starts_with(kStorageModule))
-      fail(fmt::format("\"{}\" is not a type of storage", printable(type.text)));
+      fail(fmt::format("\"{}\" is not a type of storage", global_name(type.text)));
     Value& storage = create(Kind::storage);
     storage.text = key.text;
     storage.integer = count(*id.items[4], "a storage's size");
@@ -347,7 +344,7 @@ class Machine {
       fail("the pickle calls something that is not a name with a tuple");
     if (callable.text == kRebuildTensor) return push_tensor(arguments);
     if (callable.text == kRebuildParameter) return push_parameter(arguments);
-    if (callable.text != kOrderedDict) fail(fmt::format("the pickle calls \"{}\"", printable(callable.text)));
+    if (callable.text != kOrderedDict) fail(fmt::format("the pickle calls \"{}\"", global_name(callable.text)));
     if (!arguments.items.empty()) fail("an OrderedDict is built from arguments");
     push_new(Kind::dict);
   }

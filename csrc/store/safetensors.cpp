@@ -82,7 +82,7 @@ void check_header_size(std::string_view header, const std::string& path) {
     fail_input(fmt::format("the header has more than {} items", kMaxHeaderItems), path, "give a file of model weights");
 }
 
-std::string entry_name(const std::string& name) { return fmt::format("the tensor \"{}\"", name.substr(0, 80)); }
+std::string entry_name(const std::string& name) { return fmt::format("the tensor \"{}\"", printable(name)); }
 
 uint64_t unsigned_at(const Json& value, const std::string& what, const std::string& path) {
   if (!value.is_integer() || (value.as_double() < 0))
@@ -158,7 +158,7 @@ SafetensorsReader::Entry SafetensorsReader::parse_entry(const std::string& name,
   entry.name = name;
   entry.dtype = find_format_dtype(dtype->as_string());
   if (entry.dtype == nullptr)
-    fail_input(fmt::format("{} has the unknown dtype \"{}\"", what, dtype->as_string().substr(0, 20)), path(), kRemedy);
+    fail_input(fmt::format("{} has the unknown dtype \"{}\"", what, printable(dtype->as_string())), path(), kRemedy);
   for (const Json& dimension : shape->as_array()) entry.shape.push_back(unsigned_at(dimension, what, path()));
   entry.begin = unsigned_at(offsets->as_array()[0], what, path());
   entry.end = unsigned_at(offsets->as_array()[1], what, path());

@@ -63,8 +63,8 @@ class ShardedSource : public TensorSource {
       fail_input("the index has no object \"weight_map\"", index_path, "download the index again");
     for (const auto& [name, shard] : map->as_object()) {
       if (!shard.is_string())
-        fail_input(fmt::format("the index maps \"{}\" to {}, not to a file name", name, shard.type_name()), index_path,
-                   "download the index again");
+        fail_input(fmt::format("the index maps \"{}\" to {}, not to a file name", printable(name), shard.type_name()),
+                   index_path, "download the index again");
       add_mapped(name, shard.as_string());
     }
     warn_of_unmapped();
@@ -80,8 +80,8 @@ class ShardedSource : public TensorSource {
     Shard& shard = open_shard(file);
     const TensorInfo* info = shard.source->find(name);
     if (info == nullptr)
-      fail_input(fmt::format("the tensor \"{}\" is not in {}, where the index says it is", name, file), path(),
-                 "download the model again");
+      fail_input(fmt::format("the tensor \"{}\" is not in {}, where the index says it is", printable(name), file),
+                 path(), "download the model again");
     add(*info);
     shard.mapped += 1;
     owners_.push_back(shard.source.get());
@@ -90,7 +90,7 @@ class ShardedSource : public TensorSource {
   Shard& open_shard(const std::string& file) {
     if (const auto found = shards_.find(file); found != shards_.end()) return found->second;
     if (!is_plain_file_name(file))
-      fail_input(fmt::format("the index names the shard \"{}\", which is not a plain file name", file.substr(0, 80)),
+      fail_input(fmt::format("the index names the shard \"{}\", which is not a plain file name", printable(file)),
                  path(), "download the index again");
     if (shards_.size() == kMaxShards)
       fail_input(fmt::format("the index names more than {} shards", kMaxShards), path(), "download the index again");

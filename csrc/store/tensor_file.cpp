@@ -16,18 +16,7 @@ namespace {
 constexpr int64_t kBlockElements = 1 << 14;
 constexpr int64_t kTaskElements = 1 << 18;
 
-bool printable(std::string_view name) {
-  return std::all_of(name.begin(), name.end(),
-                     [](char c) { return static_cast<unsigned char>(c) >= 0x20 && c != 0x7F; });
-}
-
-// A name as it may appear in a message: bounded, without control bytes.
-std::string quoted(std::string_view name) {
-  std::string text(name.substr(0, 80));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  return name.size() > 80 ? text + "..." : text;
-}
+bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
 bool aligned(const std::byte* address, size_t alignment) {
   return reinterpret_cast<uintptr_t>(address) % alignment == 0;
@@ -72,7 +61,7 @@ const TensorInfo& TensorSource::at(std::string_view name) const { return tensors
 size_t TensorSource::index_of(std::string_view name) const {
   const auto found = index_.find(std::string(name));
   if (found == index_.end())
-    fail_input(fmt::format("no tensor named \"{}\"", quoted(name)), path_,
+    fail_input(fmt::format("no tensor named \"{}\"", printable(name)), path_,
                "list the tensors that are there with `tercet info`");
   return found->second;
 }
@@ -97,27 +86,34 @@ void TensorSource::add(TensorInfo info) {
   if (tensors_.size() == kMaxTensorsPerFile)
     fail_input(fmt::format("more than {} tensors", kMaxTensorsPerFile), path_, "give a file of model weights");
   if (!index_.emplace(info.name, tensors_.size()).second)
-    fail_input(fmt::format("the tensor name \"{}\" appears twice", quoted(info.name)), path_, "write the file again");
+    fail_input(fmt::format("the tensor name \"{}\" appears twice", printable(info.name)), path_,
+               "write the file again");
   tensors_.push_back(std::move(info));
+}
+
+std::string printable(std::string_view text) {
+  std::string result(text.substr(0, 80));
+  std::replace_if(result.begin(), result.end(), is_control, '?');
+  return text.size() > 80 ? result + "..." : result;
 }
 
 void check_tensor_info(const TensorInfo& info, const std::string& where) {
   const std::string remedy = "write the file again";
   if (info.name.empty()) fail_input("a tensor has an empty name", where, remedy);
   if (info.name.size() > kMaxTensorNameBytes)
-    fail_input(fmt::format("the tensor name \"{}\" has {} bytes, more than {}", quoted(info.name), info.name.size(),
+    fail_input(fmt::format("the tensor name \"{}\" has {} bytes, more than {}", printable(info.name), info.name.size(),
                            kMaxTensorNameBytes),
                where, remedy);
-  if (!printable(info.name))
-    fail_input(fmt::format("the tensor name \"{}\" has a control character", quoted(info.name)), where, remedy);
+  if (std::any_of(info.name.begin(), info.name.end(), is_control))
+    fail_input(fmt::format("the tensor name \"{}\" has a control character", printable(info.name)), where, remedy);
   if (info.shape.size() > kMaxTensorRank)
-    fail_input(fmt::format("the tensor {} has {} dimensions, more than {}", quoted(info.name), info.shape.size(),
+    fail_input(fmt::format("the tensor {} has {} dimensions, more than {}", printable(info.name), info.shape.size(),
                            kMaxTensorRank),
                where, remedy);
   int64_t bytes = static_cast<int64_t>(dtype_size(info.dtype));
   for (const int64_t size : info.shape)
     if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
-      fail_input(fmt::format("the tensor {} has the impossible shape {}", quoted(info.name), shape_text(info.shape)),
+      fail_input(fmt::format("the tensor {} has the impossible shape {}", printable(info.name), shape_text(info.shape)),
                  where, remedy);
 }
 

@@ -91,6 +91,9 @@ class TensorSource {
   std::unordered_map<std::string, size_t> index_;
 };
 
+// A text of a file as it may appear in a message: at most 80 bytes, control characters as '?'.
+std::string printable(std::string_view text);
+
 // Throws Error(Fault::input, where = `where`) for a name, rank, shape or dtype that tercet does not keep in a file.
 void check_tensor_info(const TensorInfo& info, const std::string& where);
 

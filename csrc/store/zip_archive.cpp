@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "store/tensor_file.h"
 
 namespace tercet {
 namespace {
@@ -42,12 +43,7 @@ struct CentralEntry {
   uint64_t bytes = 0;
 };
 
-std::string quoted(std::string_view name) {
-  std::string text(name.substr(0, 80));
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-  return "\"" + text + "\"";
-}
+std::string quoted(std::string_view name) { return "\"" + printable(name) + "\""; }
 
 class Parser {
  public:

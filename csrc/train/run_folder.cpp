@@ -54,6 +54,12 @@ int lock_folder(const std::string& folder) {
   fail_errno("cannot lock the run folder", path);
 }
 
+bool holds_run(const std::string& folder) { return fs::exists(folder + "/" + kConfig); }
+
+[[noreturn]] void fail_no_run(const std::string& folder) {
+  fail_input("the folder holds no run to resume", folder, "leave --resume out to start one");
+}
+
 void create_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -118,7 +124,7 @@ bool is_run_record_table(const std::string& table) { return table == "run" || ta
 
 RunRecord read_run_record(const std::string& folder) {
   const std::string path = folder + "/" + kConfig;
-  if (!fs::exists(path)) fail_input("the folder holds no run to resume", folder, "leave --resume out to start one");
+  if (!holds_run(folder)) fail_no_run(folder);
   RunRecord record;
   for (const TomlEntry& entry : parse_toml(read_file(path), path)) {
     if (entry.table == "inputs")
@@ -183,12 +189,13 @@ RunFolder::RunFolder(const RunFolderOptions& options) : state_(std::make_unique<
   state_->options = options;
   const std::string& path = options.path;
   if (!options.resume) create_folder(path);
-  const bool holds_run = fs::exists(path + "/" + kConfig);
-  if (!holds_run && options.resume) read_run_record(path);
-  if (!holds_run) require_no_strange_files(path);
-  if (holds_run && !options.resume && !options.overwrite)
-    fail_input("the folder holds a run already", path, "give --resume, --overwrite or another --out");
+  if (!holds_run(path)) {
+    if (options.resume) fail_no_run(path);
+    require_no_strange_files(path);
+  }
   state_->lock = lock_folder(path);
+  if (holds_run(path) && !options.resume && !options.overwrite)
+    fail_input("the folder holds a run already", path, "give --resume, --overwrite or another --out");
   if (options.resume) {
     const std::string step = read_run_record(path).step;
     if (step != options.step)

@@ -343,7 +343,7 @@ def reward_goldens(config, weights, rng, generator):
         chosen = random_sequence(chosen_length, config.vocab_size, rng, ended=True)
         rejected = random_sequence(rejected_length, config.vocab_size, rng, ended=True)
         rejected[:common] = chosen[:common]
-        rejected[common] = chosen[common] + 1 if chosen[common] + 1 < config.vocab_size else 5
+        rejected[common] = 5 if chosen[common] in (0, config.vocab_size - 1) else chosen[common] + 1  # never PAD
         pairs.append((chosen, rejected))
 
     def scores(ids):

@@ -141,7 +141,8 @@ TEST_CASE("layer norm reproduces PyTorch's values and gradients") {
     const int64_t hidden = golden.at("width").as_int();
     const bool affine = golden.at("affine").as_bool();
     for_each_target([&](Runner& r) {
-      const double tolerance = r.tolerance(1e-12, 3e-6);
+      // fp32: one case's inputs lie around 100, where they are rounded by 4e-6.
+      const double tolerance = r.tolerance(1e-12, 2e-5);
       const Tensor x = r.tensor(numbers(golden.at("input")), {rows, hidden});
       const Tensor gamma = affine ? r.tensor(numbers(golden.at("weight")), {hidden}) : Tensor();
       const Tensor beta = affine ? r.tensor(numbers(golden.at("bias")), {hidden}) : Tensor();

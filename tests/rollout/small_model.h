@@ -72,7 +72,7 @@ class SmallModel {
         batch_("batch", {kTokens, kSequences}, arena_),
         activations_(config, activations_options_, arena_),
         head_(config, head_options_, arena_) {
-    init_weights(set_, config, 5);
+    init_weights(*stream_, set_, config, 5);
     randomise_vectors();
   }
 

@@ -55,7 +55,7 @@ TEST_CASE("greedy responses are those of a loop of whole forwards") {
   for (const std::string& shape : small_shapes())
     for (const DType dtype : {DType::f64, DType::f32}) {
       CAPTURE(shape);
-      CAPTURE(dtype_name(dtype));
+      CAPTURE(std::string(dtype_name(dtype)));
       const OptConfig config = small_config(shape);
       SmallGenerator small(config, small_options(dtype, 3));
       const auto requests = mixed_requests(6, 40, config.vocab_size);
@@ -76,7 +76,7 @@ TEST_CASE("log-probabilities are those of the training forward at the same tempe
     for (const DType dtype : {DType::f64, DType::f32})
       for (const double temperature : {1.0, 0.7, 0.0}) {
         CAPTURE(shape);
-        CAPTURE(dtype_name(dtype));
+        CAPTURE(std::string(dtype_name(dtype)));
         CAPTURE(temperature);
         const OptConfig config = small_config(shape);
         SmallGenerator small(config, small_options(dtype, 3));
@@ -156,6 +156,39 @@ TEST_CASE("a shorter limit gives the beginning of the longer response") {
     const auto& whole = longer[i].response;
     const auto count = static_cast<std::ptrdiff_t>(std::min<size_t>(9, whole.size()));
     CHECK(shorter[i].response == std::vector<int32_t>(whole.begin(), whole.begin() + count));
+  }
+}
+
+// argmax_j z_j - log(-log u_j) with z the logits over the temperature and u_j the uniform numbers of the sampling
+// stream at (sample, index of the response token, lane j).
+int32_t gumbel_choice(std::span<const double> logits, const SamplingOptions& sampling, uint64_t sample,
+                      uint32_t index) {
+  const RandomStream random(sampling.seed, RandomPurpose::sampling, sampling.site);
+  std::vector<double> perturbed;
+  for (uint32_t id = 0; id < logits.size(); ++id)
+    perturbed.push_back(logits[id] / sampling.temperature - std::log(-std::log(random.uniform(sample, index, id))));
+  return static_cast<int32_t>(std::max_element(perturbed.begin(), perturbed.end()) - perturbed.begin());
+}
+
+TEST_CASE("each token is the draw that seed, site, sample number and its index in the response define") {
+  const OptConfig config = small_config("pre-LN");
+  SmallGenerator small(config, small_options(DType::f64, 3));
+  const auto requests = mixed_requests(6, 30, config.vocab_size);
+  const SamplingOptions sampling = sampled(0.8);
+  const auto generations = small.generate(requests, sampling);
+  const auto vocabulary = static_cast<size_t>(config.vocab_size);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::vector<int32_t> ids = requests[i].prompt;
+    ids.insert(ids.end(), generations[i].response.begin(), generations[i].response.end());
+    RaggedBatch batch;
+    batch.append(ids, 0);
+    const auto logits = small.model.logits(batch);
+    for (size_t index = 0; index < generations[i].response.size(); ++index) {
+      const size_t row = requests[i].prompt.size() + index - 1;
+      CHECK(generations[i].response[index] == gumbel_choice(std::span(logits).subspan(row * vocabulary, vocabulary),
+                                                            sampling, requests[i].sample,
+                                                            static_cast<uint32_t>(index)));
+    }
   }
 }
 

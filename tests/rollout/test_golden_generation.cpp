@@ -28,7 +28,7 @@ TEST_CASE("greedy responses are those of transformers") {
   for (const std::string name : {"pre_ln", "post_ln", "gelu", "head80"})
     for (const DType dtype : {DType::f64, DType::f32}) {
       CAPTURE(name);
-      CAPTURE(dtype_name(dtype));
+      CAPTURE(std::string(dtype_name(dtype)));
       const std::string folder = std::string(TERCET_SOURCE_DIR) + "/tests/golden/models/" + name;
       const auto json = [&](const std::string& file) {
         return parse_json(read_file(folder + "/" + file), folder + "/" + file);

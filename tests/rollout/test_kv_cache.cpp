@@ -114,8 +114,7 @@ TEST_CASE("logits with the cache equal those of a whole forward at every positio
     CAPTURE(shape);
     const double error64 = largest_cache_error(small_config(shape), DType::f64);
     const double error32 = largest_cache_error(small_config(shape), DType::f32);
-    MESSAGE(shape << ": fp64 " << error64 << ", fp32 " << error32);
-    // Sums in another order: some hundred roundings of values of order 1.
+    // Sums in another order: some hundred roundings of values of order 1. Measured 3e-15 and 1.6e-6.
     CHECK(error64 <= 1e-10);
     CHECK(error32 <= 1e-5);
   }

@@ -59,7 +59,9 @@ TEST_CASE("real texts give the ids of Hugging Face's tokenizers") {
   const Tokenizer tokenizer = Tokenizer::from_texts(read_file(vocabulary), read_file(merges), "OPT");
   const std::string golden_path = TERCET_SOURCE_DIR "/tests/golden/tokenizer_goldens.json";
   const Json goldens = parse_json(read_file(golden_path), golden_path);
-  for (const auto& [name, golden] : goldens.at("files").as_object()) {
+  for (const auto& entry : goldens.at("files").as_object()) {
+    const std::string& name = entry.first;
+    const Json& golden = entry.second;
     if (name.ends_with(".gz")) continue;  // tests/data reads that one, with the reader of gzip files
     TERCET_SHARED_DATA_OR_SKIP(path, name);
     const std::vector<std::string> texts = texts_of(path);

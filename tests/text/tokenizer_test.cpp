@@ -3,9 +3,10 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "base/error.h"
@@ -170,16 +171,16 @@ TEST_CASE("10,000 random byte strings round trip") {
   }
 }
 
-TEST_CASE("a run of a million letters takes a second at most") {
+TEST_CASE("a run of a million letters is merged in about a second, not in hours") {
   const Tokenizer tokenizer = small_tokenizer({{"a", "b"}, {"ab", "ab"}, {"abab", "abab"}, {"b", "a"}});
   std::string text;
   for (int i = 0; i < 500000; ++i) text += "ab";
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Ids ids = tokenizer.encode(text);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   CHECK(ids.size() == 125000);
-  // It takes about 0.2 s; a quadratic merge would take hours. The bound leaves room for sanitizers and busy machines.
-  CHECK(seconds.count() < 10);
+  // Processor time is about 0.5 s; a quadratic merge would take hours. The bound leaves room for sanitizers.
+  CHECK(seconds < 20);
 }
 
 TEST_CASE(

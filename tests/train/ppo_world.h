@@ -187,8 +187,8 @@ class World {
     copy_weights(*stream_, critic_->units(), reward_->units());
     if (options_.prepare_actor) options_.prepare_actor(*stream_, *actor_);
     copy_weights(*stream_, actor_->units(), reference_->units());
-    source_ = options_.reward_is_critic_start ? model_reward(*reward_, options_.affine)
-                                              : function_reward(options_.reward);
+    source_ =
+        options_.reward_is_critic_start ? model_reward(*reward_, options_.affine) : function_reward(options_.reward);
     trainer_.emplace(options_.settings,
                      PpoModels{.actor = *actor_,
                                .reference = *reference_,

@@ -156,6 +156,15 @@ inline std::vector<double> strided(const std::vector<double>& values, int64_t st
   return kept;
 }
 
+// |x - ref| / max(|ref|, 1e-3 scale) with Euclidean norms
+inline double tensor_error(const std::vector<double>& x, const std::vector<double>& reference, double scale) {
+  if (x.size() != reference.size()) return INFINITY;
+  std::vector<double> difference(x.size());
+  for (size_t i = 0; i < x.size(); ++i) difference[i] = x[i] - reference[i];
+  const double error = norm(difference) / std::max(norm(reference), 1e-3 * scale);
+  return std::isnan(error) ? INFINITY : error;
+}
+
 // max_i |x_i - ref_i| / max(|ref_i|, 1e-3 scale)
 inline double largest_error(const std::vector<double>& x, const std::vector<double>& reference, double scale) {
   if (x.size() != reference.size()) return INFINITY;

@@ -1,0 +1,74 @@
+#include <algorithm>
+
+#include "app/inference.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "rollout/text_generation.h"
+
+namespace tercet {
+namespace {
+
+std::vector<Prompt> read_prompts(const GenerateSettings& settings, const ModelInfo& info, const Tokenizer& tokenizer) {
+  const DataOptions options = inference_data_options(settings, info, settings.data);
+  if (settings.data.empty())
+    return text_prompts(tokenizer, std::vector{settings.prompt}, parse_prompt_template(options.prompt_template));
+  PromptData data = load_prompts(options, tokenizer);
+  log::info("data: {} prompts, {} tokens; {}", data.prompts.size(), data.tokens, data.drops.text());
+  return std::move(data.prompts);
+}
+
+void print_generation(const TextGeneration& generation) {
+  Json log_probs = Json::array();
+  for (const double value : generation.log_probs) log_probs.push_back(value);
+  Json json = Json::object();
+  json.set("prompt", generation.prompt).set("response", generation.response).set("logprobs", std::move(log_probs));
+  json.set("finish", std::string(finish_name(generation.finish)));
+  fmt::print("{}\n", json.dump());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int run_generate(const GenerateSettings& settings) {
+  RunDevice run = open_run_device(settings);
+  const ModelInfo info = read_model_info(settings.model);
+  if (info.head != Head::language_model)
+    fail_input("a reward model cannot answer prompts", "--model " + settings.model, "give a language model");
+  const Tokenizer tokenizer = info.tokenizer(settings.model);
+  const std::vector<Prompt> prompts = read_prompts(settings, info, tokenizer);
+  int64_t longest = 0;
+  for (const Prompt& prompt : prompts) longest = std::max(longest, prompt.token_count());
+  if (longest + settings.max_new_tokens > info.config.max_position_embeddings)
+    fail_input(fmt::format("the longest prompt has {} tokens; with {} new ones it exceeds the model's {} positions",
+                           longest, settings.max_new_tokens, info.config.max_position_embeddings),
+               "--max-new-tokens", "lower it or shorten the prompt");
+
+  const ModelInstanceOptions options{
+      .prefix = "model", .config = info.config, .head = info.head, .dtype = run.dtype, .inference = false};
+  const int64_t default_slots = std::min<int64_t>(64, static_cast<int64_t>(prompts.size()));
+  const GeneratorOptions generation{.prefix = "generator",
+                                    .dtype = run.dtype,
+                                    .slots = settings.generation_slots > 0 ? settings.generation_slots : default_slots,
+                                    .max_prompt_tokens = longest,
+                                    .max_new_tokens = settings.max_new_tokens,
+                                    .prefill_tokens = std::max<int64_t>(1024, longest),
+                                    .truncating_sampler = settings.top_k > 0 || settings.top_p < 1};
+  const std::unique_ptr<Arena> arena =
+      allocate_plan(*run.device, {ModelInstance::footprint(options), Generator::footprint(info.config, generation)});
+  ModelInstance model(options, *arena, *run.stream, *run.communicator);
+  Generator generator(model.model(), generation, *arena);
+  arena->require_all_taken();
+  read_weights(*run.stream, settings.model, model.units());
+
+  const TextGenerationOptions text_options{.sampling = {.temperature = settings.temperature,
+                                                        .top_k = settings.top_k,
+                                                        .top_p = settings.top_p,
+                                                        .seed = settings.seed},
+                                           .max_new_tokens = settings.max_new_tokens,
+                                           .stops = settings.stop};
+  const TextCallbacks callbacks{.piece = {}, .item = [](size_t, const TextGeneration& one) { print_generation(one); }};
+  generate_texts(*run.stream, generator, tokenizer, prompts, text_options, callbacks);
+  return 0;
+}
+
+}  // namespace tercet
