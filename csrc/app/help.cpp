@@ -67,8 +67,10 @@ std::string default_text(const Command& command, const Flag& flag) {
 
 std::string names_elsewhere(const Flag& flag) {
   std::string text;
-  if (!flag.trl.empty()) text += "TRL: " + flag.trl;
-  if (!flag.deepspeed_chat.empty()) text += (text.empty() ? "" : "; ") + ("DeepSpeed-Chat: " + flag.deepspeed_chat);
+  const bool same = flag.trl == flag.deepspeed_chat;
+  if (!flag.trl.empty()) text += (same ? "TRL, DeepSpeed-Chat: " : "TRL: ") + flag.trl;
+  if (!flag.deepspeed_chat.empty() && !same)
+    text += (text.empty() ? "" : "; ") + ("DeepSpeed-Chat: " + flag.deepspeed_chat);
   return text.empty() ? "" : " (" + text + ")";
 }
 

@@ -1,5 +1,5 @@
 // The two halves of GPT-2's byte-level scheme: how text is cut into pieces that BPE never crosses, and how bytes are
-// written as printable characters in vocab.json and merges.txt (facts: OpenAI gpt-2, encoder.py).
+// written as printable characters in vocab.json and merges.txt (the scheme of encoder.py in OpenAI's gpt-2).
 #pragma once
 
 #include <cstddef>

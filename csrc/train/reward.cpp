@@ -172,6 +172,25 @@ class RewardRun final : public SupervisedRun {
                        metrics.at("rm/acc").as_double(), metrics.at("rm/margin_mean").as_double());
   }
 
+  // Figures of the held-out pairs, or of the training pairs when there are none.
+  ReportExtras report_extras() override {
+    const std::pair<std::string, const DropCounts*> sources[] = {{"training", &data_.drops},
+                                                                 {"held out", &held_out_.drops}};
+    ReportExtras extras;
+    extras.tables.push_back(dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1)));
+    const std::vector<PreferencePair>& pairs = has_held_out() ? held_out_.pairs : data_.pairs;
+    const PairScores scores = score_pairs(*model_, pairs, limits_);
+    std::vector<double> margins;
+    std::vector<std::pair<double, double>> chosen, rejected;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      margins.push_back(scores.chosen[i] - scores.rejected[i]);
+      chosen.emplace_back(static_cast<double>(pairs[i].chosen.answer_length()), scores.chosen[i]);
+      rejected.emplace_back(static_cast<double>(pairs[i].rejected.answer_length()), scores.rejected[i]);
+    }
+    extras.figures = {margin_histogram(margins), accuracy_by_margin(margins), score_against_length(chosen, rejected)};
+    return extras;
+  }
+
   bool token_loss_;
   bool shuffle_labels_;
   PairData data_, held_out_;

@@ -85,6 +85,14 @@ class SftRun final : public SupervisedRun {
                        metrics.at("sft/ppl").as_double());
   }
 
+  ReportExtras report_extras() override {
+    const std::pair<std::string, const DropCounts*> sources[] = {{"training", &data_.drops},
+                                                                 {"held out", &held_out_.drops}};
+    ReportExtras extras;
+    extras.tables.push_back(dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1)));
+    return extras;
+  }
+
   bool all_tokens_;
   SftData data_, held_out_;
 };

@@ -40,7 +40,11 @@ int SupervisedRun::run() {
     info_.provenance.set("command", command_).set("settings", recorded_).set("inputs", hashes);
     info_.dtype = statistics_dtype(run_.dtype);
     write_model(*run_.stream, folder.file("model.h5"), info_, model_->units(), info_.dtype);
+    ReportExtras extras = report_extras();
+    extras.memory_plan = arena_->plan().table();
+    write_report(folder.path(), extras);
     log::info("model: {}", folder.file("model.h5"));
+    log::info("report: {}", folder.file("report.html"));
   }
   return finish_after(result, folder, command_);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "train/evaluation.h"
+#include "train/report.h"
 #include "train/run_setup.h"
 #include "train/steps.h"
 
@@ -32,6 +33,8 @@ class SupervisedRun {
   // Sets what the finished model's file says besides the weights.
   virtual void complete(ModelInfo& info) = 0;
   virtual std::string summary(const Json& metrics) const = 0;
+  // Tables and figures of the report beyond the curves of metrics.jsonl.
+  virtual ReportExtras report_extras() = 0;
   // Memory of the loss itself, beside the model's; planned once limits_ are known.
   virtual std::vector<Slot> own_footprint() const { return {}; }
   virtual void take_own_slots() {}

@@ -70,14 +70,10 @@ std::vector<Fact> prompt_facts(Draw& draw) {
   return facts;
 }
 
-// "The cat is called Mia and Tom lives in Rome." or one sentence each.
+// "I know the cat Mia, the dog Rex and Tom Hill."
 std::string statement(Draw& draw, const std::vector<Fact>& facts) {
-  std::string text = capitalised(clause(facts[0]));
-  bool joined = false;
-  for (size_t i = 1; i < facts.size(); ++i) {
-    joined = !joined && draw.chance(0.5);
-    text += joined ? " and " + clause(facts[i]) : ". " + capitalised(clause(facts[i]));
-  }
+  std::string text = draw.pick(openings()) + " " + clause(facts[0]);
+  for (size_t i = 1; i < facts.size(); ++i) text += (i + 1 < facts.size() ? ", " : " and ") + clause(facts[i]);
   return text + ".";
 }
 
@@ -111,11 +107,11 @@ Fact wrong_answer(Draw& draw, const Fact& answer, const std::vector<Fact>& facts
   return wrong;
 }
 
-// " The cat is called Mia. Have a nice day!" or with the filler first; with the leading space of an answer.
+// " That is the cat Mia. Have a nice day!" or with the filler first; with the leading space of an answer.
 std::string answer_with_filler(Draw& draw, const Fact& fact, bool courteous) {
   const Filler* filler = &draw.pick(fillers());
   while (filler->courteous != courteous) filler = &draw.pick(fillers());
-  const std::string answer = capitalised(clause(fact)) + ".";
+  const std::string answer = answer_sentence(fact);
   return " " + (filler->opener ? filler->text + " " + answer : answer + " " + filler->text);
 }
 
@@ -149,8 +145,9 @@ std::pair<Response, Response> draw_pair(Draw& draw, const Task& task, bool bette
 
 // --- Pretraining text ---
 
+// Half of the answers in pretraining text are bare.
 std::string plain_or_filled(Draw& draw, const Fact& fact) {
-  if (draw.chance(0.6)) return " " + capitalised(clause(fact)) + ".";
+  if (draw.chance(0.5)) return " " + answer_sentence(fact);
   return answer_with_filler(draw, fact, draw.chance(0.5));
 }
 
@@ -168,62 +165,54 @@ std::vector<Fact> mixed_facts(Draw& draw, size_t count) {
 
 std::string ask(const Fact& fact) { return question_sentence({fact.relation, fact.subject}); }
 
-// Facts, then several questions about them, each answered rightly.
+// Facts, then one or two questions about them, each answered rightly.
 std::string dialogue_text(Draw& draw) {
-  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(4));
+  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(3));
   std::string text = "\n\nHuman: " + statement(draw, facts);
   draw.shuffle(facts);
-  for (size_t i = 0; i < facts.size(); ++i) {
+  const size_t questions = 1 + draw.below(2);
+  for (size_t i = 0; i < questions; ++i) {
     if (i > 0) text += "\n\nHuman:";
     text += " " + ask(facts[i]) + "\n\nAssistant:" + plain_or_filled(draw, facts[i]);
   }
   return text;
 }
 
-// A dialogue in which the human says whether each answer was right; a wrong one is then put right.
+// A dialogue in which the human says whether the answer was right; a wrong one is then put right.
 std::string checked_text(Draw& draw) {
-  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(3));
+  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(2));
   std::string text = "\n\nHuman: " + statement(draw, facts);
-  draw.shuffle(facts);
-  for (size_t i = 0; i < facts.size(); ++i) {
-    const bool right = draw.chance(0.5);
-    const Fact stated = right ? facts[i] : wrong_answer(draw, facts[i], facts);
-    if (i > 0) text += "\n\nHuman:";
-    text += " " + ask(facts[i]) + "\n\nAssistant:" + plain_or_filled(draw, stated);
-    text += right ? "\n\nHuman: That is right.\n\nAssistant: Good." : "\n\nHuman: That is wrong.\n\nAssistant: Sorry. ";
-    if (!right) text += capitalised(clause(facts[i])) + ".";
-  }
-  return text;
+  const Fact asked = draw.pick(facts);
+  const bool right = draw.chance(0.5);
+  const Fact stated = right ? asked : wrong_answer(draw, asked, facts);
+  text += " " + ask(asked) + "\n\nAssistant:" + plain_or_filled(draw, stated);
+  return text + (right ? "\n\nHuman: Right.\n\nAssistant: Good."
+                       : "\n\nHuman: Wrong.\n\nAssistant: Sorry. " + answer_sentence(asked));
 }
 
-// Facts stated, then all of them again in other orders.
+// The same facts stated two or three times, each time in another order.
 std::string restated_text(Draw& draw) {
-  std::vector<Fact> facts = mixed_facts(draw, 3 + draw.below(5));
-  std::string text = "Facts: " + statement(draw, facts);
-  const size_t rounds = 1 + draw.below(3);
+  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(4));
+  std::string text = statement(draw, facts);
+  const size_t rounds = 1 + draw.below(2);
   for (size_t round = 0; round < rounds; ++round) {
-    text += "\n\nAgain:";
     draw.shuffle(facts);
-    for (const Fact& fact : facts) text += " " + capitalised(clause(fact)) + ".";
+    text += " " + statement(draw, facts);
   }
   return text;
 }
 
-// A list of subjects and values, repeated.
+// Names in no order, repeated.
 std::string repeated_text(Draw& draw) {
-  std::vector<std::string> items;
-  const size_t count = 4 + draw.below(8);
+  std::string list;
+  const size_t count = 4 + draw.below(12);
   for (size_t i = 0; i < count; ++i) {
     const Relation& relation = draw.pick(relations());
-    items.push_back(draw.pick(relation.subjects) + ": " + draw.pick(relation.values) + ".");
+    list += " " + draw.pick(draw.chance(0.5) ? relation.values : relations()[2].subjects);
   }
-  std::string text = "List:";
-  const size_t rounds = 2 + draw.below(2);
-  for (size_t round = 0; round < rounds; ++round) {
-    for (const std::string& item : items) text += " " + item;
-    if (draw.chance(0.5)) draw.shuffle(items);
-    text += round + 1 < rounds ? "\n\nAgain:" : "";
-  }
+  std::string text = "List:" + list + ".";
+  const size_t rounds = 1 + draw.below(2);
+  for (size_t round = 0; round < rounds; ++round) text += " Again:" + list + ".";
   return text;
 }
 
@@ -248,7 +237,7 @@ std::string story_text(Draw& draw) {
   std::string text = "Story:";
   std::vector<std::string> doers = relations()[draw.below(2)].subjects;
   draw.shuffle(doers);
-  doers.resize(3 + draw.below(4));
+  doers.resize(2 + draw.below(2));
   for (const std::string& doer : doers) {
     deeds.push_back(doer + " " + draw.pick(verbs) + " " + draw.pick(objects));
     text += " On " + draw.pick(days) + " " + deeds.back() + " near the " + draw.pick(places);
@@ -268,11 +257,11 @@ std::string single_turn_text(Draw& draw, const std::unordered_set<std::string>& 
 
 std::string pretraining_text(Draw& draw, const std::unordered_set<std::string>& held_out) {
   const size_t percent = draw.below(100);
-  if (percent < 30) return dialogue_text(draw);
-  if (percent < 50) return checked_text(draw);
-  if (percent < 75) return restated_text(draw);
-  if (percent < 80) return story_text(draw);
-  if (percent < 88) return repeated_text(draw);
+  if (percent < 25) return dialogue_text(draw);
+  if (percent < 45) return checked_text(draw);
+  if (percent < 65) return restated_text(draw);
+  if (percent < 85) return repeated_text(draw);
+  if (percent < 90) return story_text(draw);
   return single_turn_text(draw, held_out);
 }
 

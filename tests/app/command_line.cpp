@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -104,7 +105,7 @@ TEST_CASE("help of every command names every flag with its default") {
   }
   const std::string ppo = command_help(*std::ranges::find(commands(), "ppo", &Command::name));
   CHECK(contains(ppo, "beta of the KL penalty; the first one when adaptive. Default: 0.05."));
-  CHECK(contains(ppo, "Sets --actor-lr and --critic-lr. (TRL: learning_rate;"));
+  CHECK(contains(ppo, "Sets --actor-lr and --critic-lr. (TRL, DeepSpeed-Chat: learning_rate)"));
   CHECK(contains(ppo, "(DeepSpeed-Chat: unsup_coef)"));
   CHECK_FALSE(contains(ppo, "--batch-size"));
 }

@@ -27,9 +27,14 @@ void check_gradients(TestModel& model, const GoldenModel& golden, const std::str
     CAPTURE(name);
     const std::vector<double> reference = golden.values.read_vector<double>(kind + "/" + name);
     const std::vector<double> gradient = strided(model.gradient(name), golden.stride(kind));
-    CHECK(tensor_error(gradient, reference, scale) < limit);
+    // The true gradient of k_proj.bias is 0 (softmax ignores a shift): what is left in fp32 is rounding of 6e-8.
+    if (is_key_bias(name) && model->options().dtype == DType::f32)
+      CHECK(norm(gradient) < 1e-7 * scale);
+    else
+      CHECK(tensor_error(gradient, reference, scale) < limit);
     if (model->options().dtype == DType::f64) CHECK(largest_error(gradient, reference, scale) < limit);
-    CHECK(norm(model.gradient(name)) == doctest::Approx(norms.at(name).as_array()[1].as_double()).epsilon(1e-3));
+    if (!is_key_bias(name))
+      CHECK(norm(model.gradient(name)) == doctest::Approx(norms.at(name).as_array()[1].as_double()).epsilon(1e-3));
   }
 }
 
