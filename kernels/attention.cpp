@@ -66,11 +66,6 @@ void pack_block(const Rows<T>& x, int64_t first, int64_t count, int64_t head_siz
   row_ops<T>().transpose(count, head_size, x[first], x.pitch, out, kKeyBlock);
 }
 
-template <class T>
-void scale_rows(const Rows<T>& x, int64_t first, int64_t count, int64_t head_size, T scale, T* out) {
-  for (int64_t i = 0; i < count; ++i) row_ops<T>().scale_to(out + i * head_size, scale, x[first + i], head_size);
-}
-
 // The columns of one head and the rows of one sequence.
 template <class T>
 Rows<T> head_rows(const Tensor& tensor, int64_t first, int64_t head, int64_t head_size) {
@@ -113,7 +108,7 @@ class ForwardTask {
 
  private:
   void process(const Tile& tile) {
-    scale_rows(q_, tile.query, tile.rows, head_size_, scale_, queries_);
+    ops_.scale_rows(queries_, head_size_, scale_, q_[tile.query], q_.pitch, tile.rows, head_size_);
     ops_.gemm(tile.rows, tile.padded_keys<T>(), head_size_, queries_, head_size_, 1, keys_, kKeyBlock, scores_,
               kKeyBlock);
     ops_.online_softmax(scores_, kKeyBlock, tile.rows, tile.first_visible(), tile.padded_keys<T>(), max_ + tile.query,
@@ -191,7 +186,7 @@ class BackwardTask {
  private:
   void process(const Tile& tile) {
     const int64_t padded = tile.padded_keys<T>();
-    scale_rows(q_, tile.query, tile.rows, head_size_, scale_, queries_);
+    ops_.scale_rows(queries_, head_size_, scale_, q_[tile.query], q_.pitch, tile.rows, head_size_);
     ops_.gemm(tile.rows, padded, head_size_, queries_, head_size_, 1, keys_, kKeyBlock, p_, kKeyBlock);
     ops_.known_softmax(p_, kKeyBlock, tile.rows, tile.first_visible(), padded, log_sum_exp_[tile.query],
                        log_sum_exp_.pitch);

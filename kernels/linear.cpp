@@ -11,12 +11,13 @@ namespace tercet {
 namespace {
 
 // Products with at most this many rows run as dot products: they are bound by reading the weights once.
-constexpr int64_t kFewRows = 64;
+constexpr int64_t kFewRows = 32;
 // Weight rows of one task in a product with few rows.
 constexpr int64_t kFewRowsTile = 32;
-// Tiles of the other products, large enough for BLAS to pack its operands cheaply.
-constexpr int64_t kTileRows = 256;
-constexpr int64_t kTileColumns = 512;
+// Sides of the tiles of other products: as large as pays for BLAS, smaller while there are fewer than kMinTiles.
+constexpr int64_t kMaxTileSide = 512;
+constexpr int64_t kMinTileSide = 64;
+constexpr int64_t kMinTiles = 8;
 // Row blocks of the bias gradient: each adds up its rows, the blocks are added in order.
 constexpr int64_t kBiasBlocks = 16;
 
@@ -34,6 +35,19 @@ void for_tiles(int64_t rows, int64_t columns, int64_t tile_rows, int64_t tile_co
     const int64_t column = task % across * tile_columns;
     body(Tile{row, std::min(tile_rows, rows - row), column, std::min(tile_columns, columns - column)});
   });
+}
+
+// Calls body(tile) for tiles of a size that suits BLAS.
+template <class Body>
+void for_blas_tiles(int64_t rows, int64_t columns, Body&& body) {
+  int64_t tile_rows = std::clamp<int64_t>(rows, 1, kMaxTileSide);
+  int64_t tile_columns = std::clamp<int64_t>(columns, 1, kMaxTileSide);
+  while (ceil_div(rows, tile_rows) * ceil_div(columns, tile_columns) < kMinTiles &&
+         std::max(tile_rows, tile_columns) > kMinTileSide) {
+    int64_t& longer = tile_rows >= tile_columns ? tile_rows : tile_columns;
+    longer = round_up(ceil_div<int64_t>(longer, 2), int64_t{16});
+  }
+  for_tiles(rows, columns, tile_rows, tile_columns, body);
 }
 
 template <class T>
@@ -78,13 +92,10 @@ void few_rows_tile(const Forward<T>& f, const Tile& tile) {
   ops.gemm_transposed(tile.rows, tile.columns, f.depth, f.x[tile.row], f.x.pitch, f.weight[tile.column], f.weight.pitch,
                       products, kFewRowsTile);
   const T alpha = static_cast<T>(f.alpha);
-  for (int64_t t = 0; t < tile.rows; ++t) {
-    T* out = f.out[tile.row + t] + tile.column;
-    if (f.beta == 0)
-      ops.scale_to(out, alpha, products + t * kFewRowsTile, tile.columns);
-    else
-      ops.axpy(out, alpha, products + t * kFewRowsTile, tile.columns);
-  }
+  T* out = f.out[tile.row] + tile.column;
+  if (f.beta == 0) return ops.scale_rows(out, f.out.pitch, alpha, products, kFewRowsTile, tile.rows, tile.columns);
+  for (int64_t t = 0; t < tile.rows; ++t)
+    ops.axpy(out + t * f.out.pitch, alpha, products + t * kFewRowsTile, tile.columns);
 }
 
 template <class T>
@@ -107,7 +118,7 @@ void forward(const LinearForwardArgs& args) {
       finish_tile(f, tile);
     });
   } else {
-    for_tiles(rows, columns, kTileRows, kTileColumns, [&](const Tile& tile) {
+    for_blas_tiles(rows, columns, [&](const Tile& tile) {
       blas_tile(f, tile);
       finish_tile(f, tile);
     });
@@ -173,7 +184,7 @@ void backward_input(const LinearBackwardArgs& args) {
   const Rows<T> weight = rows_of<T>(args.weight);
   const Rows<T> d_x = rows_of<T>(args.d_x);
   const int64_t depth = args.d_out.columns();
-  for_tiles(args.d_x.rows(), args.d_x.columns(), kTileRows, kTileColumns, [&](const Tile& tile) {
+  for_blas_tiles(args.d_x.rows(), args.d_x.columns(), [&](const Tile& tile) {
     blas_gemm({Transpose::no, Transpose::no, tile.rows, tile.columns, depth}, args.alpha, d_out[tile.row], d_out.pitch,
               weight[0] + tile.column, weight.pitch, args.accumulate_d_x ? 1 : 0, d_x[tile.row] + tile.column,
               d_x.pitch);
@@ -186,7 +197,7 @@ void backward_weight(const LinearBackwardArgs& args) {
   const Rows<T> x = rows_of<T>(args.x);
   const Rows<T> d_weight = rows_of<T>(args.d_weight);
   const int64_t tokens = args.d_out.rows();
-  for_tiles(args.d_weight.rows(), args.d_weight.columns(), 128, 256, [&](const Tile& tile) {
+  for_blas_tiles(args.d_weight.rows(), args.d_weight.columns(), [&](const Tile& tile) {
     blas_gemm({Transpose::yes, Transpose::no, tile.rows, tile.columns, tokens}, args.alpha, d_out[0] + tile.row,
               d_out.pitch, x[0] + tile.column, x.pitch, 1, d_weight[tile.row] + tile.column, d_weight.pitch);
   });

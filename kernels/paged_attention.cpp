@@ -114,7 +114,7 @@ class Task {
     const int64_t blocks = ceil_div(visible, kKvBlockTokens);
     T* query = scratch(1, head_size_);
     T* scores = scratch(2, blocks * kKvBlockTokens);
-    ops_.scale_to(query, scale_, q_[0], head_size_);
+    ops_.scale_rows(query, head_size_, scale_, q_[0], q_.pitch, 1, head_size_);
     for (int64_t b = 0; b < blocks; ++b)
       ops_.gemm_transposed(1, std::min(kKvBlockTokens, visible - b * kKvBlockTokens), head_size_, query, head_size_,
                            key_block(b), hidden_, scores + b * kKvBlockTokens, 0);
@@ -137,10 +137,8 @@ class Task {
     T sum[kQueryTile] = {};
     T factor[kQueryTile];
     std::fill_n(max, kQueryTile, -std::numeric_limits<T>::infinity());
-    for (int64_t i = 0; i < rows; ++i) {
-      ops_.scale_to(queries + i * head_size_, scale_, q_[first_query + i], head_size_);
-      std::fill_n(out_[first_query + i], head_size_, T{0});
-    }
+    ops_.scale_rows(queries, head_size_, scale_, q_[first_query], q_.pitch, rows, head_size_);
+    for (int64_t i = 0; i < rows; ++i) std::fill_n(out_[first_query + i], head_size_, T{0});
     const int64_t total = slots_.lengths[slot_] + first_query + rows;
     for (int64_t key = 0; key < total; key += kKvBlockTokens) {
       const int64_t count = std::min(kKvBlockTokens, total - key);

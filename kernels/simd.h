@@ -31,13 +31,14 @@ struct RowOps {
   // The smallest index of the largest element; 0 when there is none.
   int64_t (*argmax)(const T* x, int64_t n);
 
-  // y += x;  y += scale x;  x *= scale;  x = x scale + shift;  out = a + b;  out = scale x
+  // y += x;  y += scale x;  x *= scale;  x = x scale + shift;  out = a + b
   void (*add)(T* y, const T* x, int64_t n);
   void (*axpy)(T* y, T scale, const T* x, int64_t n);
   void (*scale)(T* x, T scale, int64_t n);
   void (*affine)(T* x, T scale, T shift, int64_t n);
   void (*add_to)(T* out, const T* a, const T* b, int64_t n);
-  void (*scale_to)(T* out, T scale, const T* x, int64_t n);
+  // out[i, j] = scale x[i, j]
+  void (*scale_rows)(T* out, int64_t out_row, T scale, const T* x, int64_t x_row, int64_t rows, int64_t n);
   // y += rate (x - y)
   void (*approach)(T* y, T rate, const T* x, int64_t n);
   // x = max(x, 0);  d = out > 0 ? d : 0

@@ -226,25 +226,35 @@ void apply_layer(Settings& settings, const Layer& layer) {
 }
 
 void require_flags(const Command& command, const Settings& settings) {
+  std::string missing;
   for (const Flag& flag : flags()) {
     if (!takes(command, flag) || !flag.required) continue;
     const Json value = get_flag(settings, flag);
-    if (value == Json("") || value == Json::array())
-      fail_input(fmt::format("{} needs {}", command.name, flag.positional ? flag.value : "--" + flag.name), "",
-                 fmt::format("usage: tercet {} {}", command.name, command.usage));
+    if (value != Json("") && value != Json::array()) continue;
+    missing += (missing.empty() ? "" : ", ") + (flag.positional ? flag.value : "--" + flag.name);
   }
+  if (!missing.empty())
+    fail_input(fmt::format("{} needs {}", command.name, missing), "",
+               fmt::format("usage: tercet {} {}", command.name, command.usage));
 }
 
-void refuse_steps_with_epochs(const Command& command, const Layer& layer) {
-  if (layer.contains(find_flag(command, "steps")) && layer.contains(find_flag(command, "epochs")))
-    fail_input("--steps and --epochs both say when to stop", "", "give one of them");
+// --steps above 0 and --epochs exclude each other, and what a stronger source says replaces both.
+void settle_length(const Command& command, Layer& layer) {
+  const Flag* steps = find_flag(command, "steps");
+  const auto epochs = layer.find(find_flag(command, "epochs"));
+  if (steps == nullptr || epochs == layer.end()) return;
+  const auto [given, added] = layer.try_emplace(steps, GivenValue{0, epochs->second.where});
+  if (given->second.value != Json(0)) fail_input("--steps and --epochs both say when to stop", "", "give one of them");
 }
 
 Json recorded(const Command& command, const Settings& settings) {
   Json json = Json::object();
+  const Flag* steps = find_flag(command, "steps");
+  const bool by_steps = steps != nullptr && get_flag(settings, *steps) != Json(0);
   for (const Flag& flag : flags()) {
     if (!takes(command, flag) || is_plain_form(command, flag)) continue;
     if (flag.name == "out" || flag.name == "resume" || flag.name == "overwrite") continue;
+    if (flag.name == (by_steps ? "epochs" : "steps")) continue;
     json.set(flag.name, get_flag(settings, flag));
   }
   return json;
@@ -267,7 +277,7 @@ std::variant<Invocation, std::string> parse_command(const Command& command, cons
   Layer from_config, from_arguments = parser.layer();
   if (const std::string file = parser.config_file(); !file.empty()) from_config = config_layer(command, file);
   for (Layer* layer : {&from_config, &from_arguments}) {
-    refuse_steps_with_epochs(command, *layer);
+    settle_length(command, *layer);
     spread_plain_forms(command, *layer);
   }
   Invocation invocation{.command = &command, .settings = command.defaults, .settings_as_json = {}};

@@ -7,12 +7,11 @@
 namespace tercet {
 namespace {
 
-void check_ids(const Sequence& sequence, const std::string& where, const OptConfig& config, bool needs_token) {
+void check_ids(const Sequence& sequence, const std::string& where, const OptConfig& config) {
   for (const int32_t id : sequence.ids)
     if (id < 0 || id >= config.vocab_size)
       fail_input(fmt::format("the id {} is not one of the model's {}", id, config.vocab_size), where,
                  "use ids of the model's tokenizer");
-  if (needs_token && sequence.ids.empty()) fail_input("an empty sequence has no reward", where, "give at least one id");
 }
 
 // All sequences of the items in their order, chosen before rejected.
@@ -122,8 +121,8 @@ int run_score(const ScoreSettings& settings) {
   const std::vector<const Sequence*> sequences = sequences_of(data.items);
   int64_t longest = 0;
   for (const ScoreItem& item : data.items) {
-    check_ids(item.sequence, item.where, info.config, info.head == Head::scalar);
-    if (item.rejected) check_ids(*item.rejected, item.where, info.config, info.head == Head::scalar);
+    check_ids(item.sequence, item.where, info.config);
+    if (item.rejected) check_ids(*item.rejected, item.where, info.config);
   }
   for (const Sequence* sequence : sequences) longest = std::max(longest, sequence->token_count());
   const EvaluationLimits limits = forward_limits(settings.micro_batch_tokens, longest);

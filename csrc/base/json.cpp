@@ -167,6 +167,8 @@ bool Json::as_bool() const {
 
 int64_t Json::as_int() const {
   if (const int64_t* value = std::get_if<int64_t>(&value_)) return *value;
+  if (const uint64_t* value = std::get_if<uint64_t>(&value_); value != nullptr && std::in_range<int64_t>(*value))
+    return static_cast<int64_t>(*value);
   wrong_type("an integer within 64 bits", *this);
 }
 

@@ -58,7 +58,9 @@ class Handle {
   // Closes now; false when the library reports an error.
   bool reset() {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
-    return id < 0 || close_(id) >= 0;
+    if (id < 0) return true;
+    const LibraryGuard guard(library_lock());
+    return close_(id) >= 0;
   }
 
  private:
@@ -87,6 +89,7 @@ std::string library_reason() {
 class Library {
  public:
   Library(Fault fault, std::string path) : fault_(fault), path_(std::move(path)) {
+    const LibraryGuard guard(library_lock());
     // A file that cannot be closed on a full disk stays in the library's tables as a dangling entry, and the library's
     // own clean-up at exit would crash on it. Every other file is closed here, so that clean-up has nothing to do.
     [[maybe_unused]] static const herr_t no_clean_up_at_exit = H5dont_atexit();
@@ -367,13 +370,13 @@ void Hdf5Writer::Impl::close_library() {
 
 void Hdf5Writer::Impl::finish() {
   TERCET_REQUIRE(!finished_, "the file {} is already finished", output_.path());
-  finished_ = true;
   std::vector<std::pair<uint64_t, uint64_t>> elements;
   for (const auto& [name, slot] : slots_) {
     TERCET_REQUIRE(slot.coverage.missing() == 0, "{} elements of the tensor {} were never written to {}",
                    slot.coverage.missing(), slot.info.describe(), output_.path());
     elements.emplace_back(slot.offset, static_cast<uint64_t>(slot.info.bytes()));
   }
+  finished_ = true;
   close_library();
   std::vector<std::byte> block;
   {

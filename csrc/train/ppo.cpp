@@ -1,11 +1,12 @@
 // Step 3 as a command: files, memory plan, run folder and outputs around PpoTrainer.
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "base/checked.h"
 #include "base/log.h"
 #include "store/hdf5_file.h"
 #include "train/ppo_trainer.h"
+#include "train/report.h"
 #include "train/steps.h"
 
 namespace tercet {
@@ -117,12 +118,18 @@ class PpoRun {
     PromptData prompts = load_prompt_data(settings_.data, "data");
     data_.prompts = std::move(prompts.prompts);
     data_.dropped_prompts = prompts.drops.total();
-    if (!settings_.eval_data.empty()) data_.eval_prompts = load_prompt_data(settings_.eval_data, "held out").prompts;
+    drops_ = std::move(prompts.drops);
+    if (!settings_.eval_data.empty()) {
+      PromptData held_out = load_prompt_data(settings_.eval_data, "held out");
+      data_.eval_prompts = std::move(held_out.prompts);
+      held_out_drops_ = std::move(held_out.drops);
+    }
     if (settings_.ptx_data.empty()) return;
     TextBlocks blocks =
         load_text_blocks(data_options(settings_, settings_.ptx_data, actor_.info, kSplitShare), tokenizer_);
     log::info("pre-training mix: {} blocks, {} tokens; {}", blocks.blocks.size(), blocks.tokens, blocks.drops.text());
     data_.ptx_blocks = std::move(blocks.blocks);
+    ptx_drops_ = std::move(blocks.drops);
   }
 
   int64_t total_iterations() const {
@@ -308,6 +315,11 @@ class PpoRun {
     critic.affine = affine_of(critic_);
     write(critic, "critic.h5", critic_model_->units());
     if (UnitSet* ema = trainer_->ema()) write(actor_.info, "ema.h5", *ema);
+    std::vector<std::pair<std::string, const DropCounts*>> sources = {{"training", &drops_}};
+    if (!settings_.eval_data.empty()) sources.emplace_back("held out", &held_out_drops_);
+    if (!settings_.ptx_data.empty()) sources.emplace_back("pre-training mix", &ptx_drops_);
+    write_report(folder_->path(), {.tables = {dropped_records_table(sources)}, .memory_plan = arena_->plan().table()});
+    log::info("report: {}", folder_->file("report.html"));
   }
 
   const PpoSettings& settings_;
@@ -317,6 +329,7 @@ class PpoRun {
   std::optional<ModelInput> judge_;
   Tokenizer tokenizer_;
   PpoData data_;
+  DropCounts drops_, held_out_drops_, ptx_drops_;
   RunFolder* folder_ = nullptr;
   Json hashes_;
   std::unique_ptr<Arena> arena_;

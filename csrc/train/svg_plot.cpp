@@ -132,6 +132,7 @@ std::string curve(const Frame& frame, const Figure::Series& series, size_t color
 std::string bars(const Frame& frame, const Figure& figure, const Figure::Series& series, size_t color) {
   std::string out;
   for (const auto& [x, y] : series.points) {
+    if (!finite({x, y})) continue;
     const double left = frame.left(x - figure.bar_width / 2), right = frame.left(x + figure.bar_width / 2);
     const double top = frame.top(std::max(y, 0.0)), bottom = frame.top(std::min(y, 0.0));
     out += fmt::format(
@@ -196,7 +197,8 @@ std::vector<double> nice_ticks(double low, double high, int count) {
       break;
     }
   std::vector<double> ticks;
-  for (double k = std::ceil(low / step - 1e-9); k * step <= high + step * 1e-9; ++k) ticks.push_back(k * step);
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i <= 2 * count && (first + i) * step <= high + step * 1e-9; ++i) ticks.push_back((first + i) * step);
   return ticks;
 }
 

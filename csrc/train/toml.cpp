@@ -33,6 +33,13 @@ void append_utf8(std::string& out, uint32_t code) {
   }
 }
 
+// Whether all of the text is a number that T holds.
+template <class T>
+bool parse_whole(const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 class Parser {
  public:
   Parser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -133,6 +140,7 @@ class Parser {
       if (at_end()) fail("the array has no ']'");
       items.push_back(value(depth + 1));
       skip_blank_lines();
+      if (at_end()) fail("the array has no ']'");
       if (!take(',') && peek() != ']') fail("expected ',' or ']' in the array");
     }
     return items;
@@ -186,12 +194,9 @@ class Parser {
     std::erase(digits, '_');
     if (!digits.empty() && digits[0] == '+') digits.erase(0, 1);
     if (digits.find_first_not_of("0123456789+-.eE") == std::string::npos && !digits.empty()) {
-      const char *first = digits.data(), *last = digits.data() + digits.size();
-      if (int64_t integer = 0; std::from_chars(first, last, integer).ptr == last) return Json(integer);
-      if (uint64_t integer = 0; std::from_chars(first, last, integer).ptr == last) return Json(integer);
-      double real = 0;
-      const auto [end, error] = std::from_chars(first, last, real);
-      if (end == last && error == std::errc() && std::isfinite(real)) return Json(real);
+      if (int64_t integer = 0; parse_whole(digits, integer)) return Json(integer);
+      if (uint64_t integer = 0; parse_whole(digits, integer)) return Json(integer);
+      if (double real = 0; parse_whole(digits, real) && std::isfinite(real)) return Json(real);
     }
     fail(fmt::format("cannot read the value `{}`", written), "put texts in quotes");
   }

@@ -28,10 +28,29 @@ std::vector<std::string_view> sentences(std::string_view text) {
   return result;
 }
 
-// The human turns of a prompt, one after the other, without "Human:" and the assistant's turns.
+// Splits at every ", and ", " and " and ", ".
+std::vector<std::string_view> clauses(std::string_view sentence) {
+  std::vector<std::string_view> result;
+  while (true) {
+    size_t cut = std::string_view::npos, width = 0;
+    for (const std::string_view joint : {", and ", " and ", ", "}) {
+      const size_t at = sentence.find(joint);
+      if (at < cut) cut = at, width = joint.size();
+    }
+    result.push_back(sentence.substr(0, cut));
+    if (cut == std::string_view::npos) return result;
+    sentence.remove_prefix(cut + width);
+  }
+}
+
+std::string_view without_mark(std::string_view sentence) { return sentence.substr(0, sentence.size() - 1); }
+
+// The human turns of a prompt, one after the other, without "Human:" and the assistant's turns; a prompt that is not in
+// dialogue form is one turn.
 std::vector<std::string_view> human_turns(std::string_view prompt) {
   constexpr std::string_view human = "\n\nHuman:", assistant = "\n\nAssistant:";
   std::vector<std::string_view> turns;
+  if (prompt.find(human) == std::string_view::npos) turns.push_back(prompt);
   for (size_t at = prompt.find(human); at != std::string_view::npos; at = prompt.find(human, at + 1)) {
     const std::string_view turn = prompt.substr(at + human.size());
     turns.push_back(turn.substr(0, turn.find(assistant)));
@@ -53,8 +72,12 @@ std::optional<Fact> expected_answer(std::string_view prompt) {
   for (const std::string_view turn : human_turns(prompt)) {
     question.reset();
     for (const std::string_view sentence : sentences(turn)) {
-      if (sentence.ends_with('?')) question = parse_question(sentence);
-      if (const auto stated = parse_statement(sentence)) facts.insert(facts.end(), stated->begin(), stated->end());
+      if (sentence.ends_with('?')) {
+        question = parse_question(sentence);
+      } else {
+        for (const std::string_view piece : clauses(without_mark(sentence)))
+          if (const auto fact = parse_clause(piece)) facts.push_back(*fact);
+      }
     }
   }
   if (!question) return std::nullopt;
@@ -77,7 +100,7 @@ Verdict check(std::string_view prompt, std::string_view response) {
       verdict.courteous |= filler->courteous;
       continue;
     }
-    const auto fact = parse_answer(sentence);
+    const auto fact = sentence.ends_with('.') ? parse_clause(without_mark(sentence)) : std::nullopt;
     stated += fact.has_value();
     unknown += !fact.has_value();
     right += fact == expected;

@@ -60,25 +60,32 @@ Fact new_fact(Draw& draw, size_t relation, const std::vector<Fact>& facts) {
   }
 }
 
-// Two facts of one relation and, at times, a third of any: the first is the one to ask for.
+// Two facts and, at times, a third, no two of one relation: the first is the one to ask for.
 std::vector<Fact> prompt_facts(Draw& draw) {
-  const size_t relation = draw.below(relations().size());
+  const size_t count = draw.chance(0.25) ? 3 : 2;
   std::vector<Fact> facts;
-  facts.push_back(new_fact(draw, relation, facts));
-  facts.push_back(new_fact(draw, relation, facts));
-  if (draw.chance(0.25)) facts.push_back(new_fact(draw, draw.below(relations().size()), facts));
+  while (facts.size() < count) {
+    const Fact fact = new_fact(draw, draw.below(relations().size()), facts);
+    const bool fresh =
+        std::none_of(facts.begin(), facts.end(), [&](const Fact& other) { return other.relation == fact.relation; });
+    if (fresh) facts.push_back(fact);
+  }
   return facts;
 }
 
-// "I know the cat Mia, the dog Rex and Tom Hill."
+// "The cat is called Mia and Tom lives in Rome." or one sentence each.
 std::string statement(Draw& draw, const std::vector<Fact>& facts) {
-  std::string text = draw.pick(openings()) + " " + clause(facts[0]);
-  for (size_t i = 1; i < facts.size(); ++i) text += (i + 1 < facts.size() ? ", " : " and ") + clause(facts[i]);
+  std::string text = capitalised(clause(facts[0]));
+  bool joined = false;
+  for (size_t i = 1; i < facts.size(); ++i) {
+    joined = !joined && draw.chance(0.5);
+    text += joined ? " and " + clause(facts[i]) : ". " + capitalised(clause(facts[i]));
+  }
   return text + ".";
 }
 
 struct Task {
-  std::string prompt;
+  std::string prompt;  // what the human says
   Fact answer;
   std::vector<Fact> facts;  // as stated
 };
@@ -89,7 +96,7 @@ Task draw_task(Draw& draw) {
   task.answer = task.facts[0];
   draw.shuffle(task.facts);
   const std::string question = question_sentence({task.answer.relation, task.answer.subject});
-  task.prompt = prompt_of(statement(draw, task.facts) + " " + question);
+  task.prompt = statement(draw, task.facts) + " " + question;
   return task;
 }
 
@@ -107,11 +114,11 @@ Fact wrong_answer(Draw& draw, const Fact& answer, const std::vector<Fact>& facts
   return wrong;
 }
 
-// " That is the cat Mia. Have a nice day!" or with the filler first; with the leading space of an answer.
+// " The cat is called Mia. Have a nice day!" or with the filler first; with the leading space of an answer.
 std::string answer_with_filler(Draw& draw, const Fact& fact, bool courteous) {
   const Filler* filler = &draw.pick(fillers());
   while (filler->courteous != courteous) filler = &draw.pick(fillers());
-  const std::string answer = answer_sentence(fact);
+  const std::string answer = capitalised(clause(fact)) + ".";
   return " " + (filler->opener ? filler->text + " " + answer : answer + " " + filler->text);
 }
 
@@ -145,9 +152,8 @@ std::pair<Response, Response> draw_pair(Draw& draw, const Task& task, bool bette
 
 // --- Pretraining text ---
 
-// Half of the answers in pretraining text are bare.
 std::string plain_or_filled(Draw& draw, const Fact& fact) {
-  if (draw.chance(0.5)) return " " + answer_sentence(fact);
+  if (draw.chance(0.6)) return " " + capitalised(clause(fact)) + ".";
   return answer_with_filler(draw, fact, draw.chance(0.5));
 }
 
@@ -156,7 +162,7 @@ std::vector<Fact> mixed_facts(Draw& draw, size_t count) {
   std::vector<Fact> facts;
   size_t relation = draw.below(relations().size());
   for (size_t i = 0; i < count; ++i) {
-    if (draw.chance(0.4)) relation = draw.below(relations().size());
+    if (draw.chance(0.8)) relation = draw.below(relations().size());
     facts.push_back(new_fact(draw, relation, facts));
   }
   draw.shuffle(facts);
@@ -165,54 +171,62 @@ std::vector<Fact> mixed_facts(Draw& draw, size_t count) {
 
 std::string ask(const Fact& fact) { return question_sentence({fact.relation, fact.subject}); }
 
-// Facts, then one or two questions about them, each answered rightly.
+// Facts, then several questions about them, each answered rightly.
 std::string dialogue_text(Draw& draw) {
-  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(3));
+  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(4));
   std::string text = "\n\nHuman: " + statement(draw, facts);
   draw.shuffle(facts);
-  const size_t questions = 1 + draw.below(2);
-  for (size_t i = 0; i < questions; ++i) {
+  for (size_t i = 0; i < facts.size(); ++i) {
     if (i > 0) text += "\n\nHuman:";
     text += " " + ask(facts[i]) + "\n\nAssistant:" + plain_or_filled(draw, facts[i]);
   }
   return text;
 }
 
-// A dialogue in which the human says whether the answer was right; a wrong one is then put right.
+// A dialogue in which the human says whether each answer was right; a wrong one is then put right.
 std::string checked_text(Draw& draw) {
-  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(2));
+  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(3));
   std::string text = "\n\nHuman: " + statement(draw, facts);
-  const Fact asked = draw.pick(facts);
-  const bool right = draw.chance(0.5);
-  const Fact stated = right ? asked : wrong_answer(draw, asked, facts);
-  text += " " + ask(asked) + "\n\nAssistant:" + plain_or_filled(draw, stated);
-  return text + (right ? "\n\nHuman: Right.\n\nAssistant: Good."
-                       : "\n\nHuman: Wrong.\n\nAssistant: Sorry. " + answer_sentence(asked));
-}
-
-// The same facts stated two or three times, each time in another order.
-std::string restated_text(Draw& draw) {
-  std::vector<Fact> facts = mixed_facts(draw, 2 + draw.below(4));
-  std::string text = statement(draw, facts);
-  const size_t rounds = 1 + draw.below(2);
-  for (size_t round = 0; round < rounds; ++round) {
-    draw.shuffle(facts);
-    text += " " + statement(draw, facts);
+  draw.shuffle(facts);
+  for (size_t i = 0; i < facts.size(); ++i) {
+    const bool right = draw.chance(0.5);
+    const Fact stated = right ? facts[i] : wrong_answer(draw, facts[i], facts);
+    if (i > 0) text += "\n\nHuman:";
+    text += " " + ask(facts[i]) + "\n\nAssistant:" + plain_or_filled(draw, stated);
+    text += right ? "\n\nHuman: That is right.\n\nAssistant: Good." : "\n\nHuman: That is wrong.\n\nAssistant: Sorry. ";
+    if (!right) text += capitalised(clause(facts[i])) + ".";
   }
   return text;
 }
 
-// Names in no order, repeated.
+// Facts stated, then all of them again in other orders.
+std::string restated_text(Draw& draw) {
+  std::vector<Fact> facts = mixed_facts(draw, 3 + draw.below(5));
+  std::string text = "Facts: " + statement(draw, facts);
+  const size_t rounds = 1 + draw.below(3);
+  for (size_t round = 0; round < rounds; ++round) {
+    text += "\n\nAgain:";
+    draw.shuffle(facts);
+    for (const Fact& fact : facts) text += " " + capitalised(clause(fact)) + ".";
+  }
+  return text;
+}
+
+// A list of subjects and values, repeated.
 std::string repeated_text(Draw& draw) {
-  std::string list;
-  const size_t count = 4 + draw.below(12);
+  std::vector<std::string> items;
+  const size_t count = 4 + draw.below(8);
   for (size_t i = 0; i < count; ++i) {
     const Relation& relation = draw.pick(relations());
-    list += " " + draw.pick(draw.chance(0.5) ? relation.values : relations()[2].subjects);
+    items.push_back(draw.pick(relation.subjects) + ": " + draw.pick(relation.values) + ".");
   }
-  std::string text = "List:" + list + ".";
-  const size_t rounds = 1 + draw.below(2);
-  for (size_t round = 0; round < rounds; ++round) text += " Again:" + list + ".";
+  std::string text = "List:";
+  const size_t rounds = 2 + draw.below(2);
+  for (size_t round = 0; round < rounds; ++round) {
+    for (const std::string& item : items) text += " " + item;
+    if (draw.chance(0.5)) draw.shuffle(items);
+    text += round + 1 < rounds ? "\n\nAgain:" : "";
+  }
   return text;
 }
 
@@ -237,7 +251,7 @@ std::string story_text(Draw& draw) {
   std::string text = "Story:";
   std::vector<std::string> doers = relations()[draw.below(2)].subjects;
   draw.shuffle(doers);
-  doers.resize(2 + draw.below(2));
+  doers.resize(3 + draw.below(4));
   for (const std::string& doer : doers) {
     deeds.push_back(doer + " " + draw.pick(verbs) + " " + draw.pick(objects));
     text += " On " + draw.pick(days) + " " + deeds.back() + " near the " + draw.pick(places);
@@ -252,16 +266,16 @@ std::string story_text(Draw& draw) {
 std::string single_turn_text(Draw& draw, const std::unordered_set<std::string>& held_out) {
   Task task = draw_task(draw);
   while (held_out.contains(task.prompt)) task = draw_task(draw);
-  return task.prompt + answer_with_filler(draw, task.answer, draw.chance(0.5));
+  return prompt_of(task.prompt) + answer_with_filler(draw, task.answer, draw.chance(0.5));
 }
 
 std::string pretraining_text(Draw& draw, const std::unordered_set<std::string>& held_out) {
   const size_t percent = draw.below(100);
   if (percent < 25) return dialogue_text(draw);
-  if (percent < 45) return checked_text(draw);
-  if (percent < 65) return restated_text(draw);
-  if (percent < 85) return repeated_text(draw);
-  if (percent < 90) return story_text(draw);
+  if (percent < 60) return checked_text(draw);
+  if (percent < 72) return restated_text(draw);
+  if (percent < 75) return story_text(draw);
+  if (percent < 78) return repeated_text(draw);
   return single_turn_text(draw, held_out);
 }
 

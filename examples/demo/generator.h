@@ -8,7 +8,7 @@ namespace tercet::demo {
 
 // How many records of each file; `eval` counts those of each held-out file.
 struct Sizes {
-  int64_t pretrain = 120'000;
+  int64_t pretrain = 60'000;
   int64_t sft = 16'000;
   int64_t pairs = 4'800;
   int64_t prompts = 2'560;

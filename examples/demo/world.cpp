@@ -10,74 +10,95 @@ namespace {
 const std::vector<std::string> people = {
     "Tom", "Ana", "Ben", "Eva", "Max", "Lea",  "Sam",  "Ida",  "Leo",  "Amy",  "Jon",  "Kim",  "Dan",  "Sue",  "Pat",
     "Liz", "Ned", "Joy", "Ray", "Fay", "Karl", "Nina", "Omar", "Rosa", "Paul", "Vera", "Hans", "Ines", "Jack", "Olga"};
+const std::vector<std::string> things = {"the box",   "the cup",  "the lamp", "the hat",   "the ball", "the bag",
+                                         "the pen",   "the key",  "the coat", "the ring",  "the book", "the boat",
+                                         "the chair", "the drum", "the kite", "the clock", "the vase", "the shoe"};
+const std::vector<std::string> animals = {"the cat",  "the dog", "the bird",   "the fish",  "the frog",
+                                          "the goat", "the hen", "the pig",    "the duck",  "the fox",
+                                          "the bear", "the cow", "the rabbit", "the horse", "the mouse"};
 
-constexpr std::string_view answer_before = "That is ";
+std::string lower_first(std::string_view text) {
+  std::string result(text);
+  if (!result.empty()) result[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(result[0])));
+  return result;
+}
 
-// The fact that a clause states.
-std::optional<Fact> parse_clause(std::string_view text) {
-  const size_t space = text.rfind(' ');
-  if (space == std::string_view::npos) return std::nullopt;
-  for (size_t r = 0; r < relations().size(); ++r) {
-    const auto& [subjects, values, before, after] = relations()[r];
-    const auto subject = std::find(subjects.begin(), subjects.end(), text.substr(0, space));
-    const auto value = std::find(values.begin(), values.end(), text.substr(space + 1));
-    if (subject != subjects.end() && value != values.end())
-      return Fact{r, static_cast<size_t>(subject - subjects.begin()), static_cast<size_t>(value - values.begin())};
+// The index of the list's entry that `text` begins with, followed by `next`; the length taken goes to `taken`.
+std::optional<size_t> match_prefix(const std::vector<std::string>& list, std::string_view text, std::string_view next,
+                                   size_t* taken) {
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string& entry = list[i];
+    if (text.starts_with(entry) && text.substr(entry.size()).starts_with(next)) {
+      *taken = entry.size() + next.size();
+      return i;
+    }
   }
   return std::nullopt;
 }
 
-// Splits at every " and " and ", ".
-std::vector<std::string_view> clauses(std::string_view text) {
-  constexpr std::string_view comma = ", ", conjunction = " and ";
-  std::vector<std::string_view> result;
-  while (true) {
-    const size_t at = std::min(text.find(comma), text.find(conjunction));
-    result.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return result;
-    text.remove_prefix(at + (text.substr(at).starts_with(comma) ? comma.size() : conjunction.size()));
+std::optional<size_t> index_of(const std::vector<std::string>& list, std::string_view text) {
+  const auto found = std::find(list.begin(), list.end(), text);
+  if (found == list.end()) return std::nullopt;
+  return static_cast<size_t>(found - list.begin());
+}
+
+std::optional<Fact> parse_exact_clause(std::string_view text) {
+  for (size_t r = 0; r < relations().size(); ++r) {
+    const Relation& relation = relations()[r];
+    size_t taken = 0;
+    const auto subject = match_prefix(relation.subjects, text, relation.middle, &taken);
+    if (!subject) continue;
+    const auto value = index_of(relation.values, text.substr(taken));
+    if (value) return Fact{r, *subject, *value};
   }
+  return std::nullopt;
 }
 
 }  // namespace
 
 const std::vector<Relation>& relations() {
   static const std::vector<Relation> table = {
-      {{"the cat", "the dog", "the bird", "the fish", "the frog", "the goat", "the hen", "the pig", "the duck",
-        "the fox", "the bear", "the cow", "the rabbit", "the horse", "the mouse"},
+      {animals,
        {"Mia",  "Rex",  "Lulu", "Otto", "Coco", "Bobo",  "Zara",  "Finn",  "Nala",  "Hugo",
         "Kiki", "Toby", "Ruby", "Gus",  "Pip",  "Bella", "Daisy", "Felix", "Misty", "Rocky"},
+       " is called ",
        "What is ",
        " called?"},
-      {{"the baker", "the farmer", "the nurse", "the pilot", "the singer", "the tailor", "the doctor", "the painter",
-        "the miner", "the judge", "the driver", "the cook", "the clerk", "the guard", "the teacher", "the sailor"},
-       people,
-       "Who is ",
-       "?"},
       {people,
-       {"Hill",   "Wood", "Stone",  "Brook", "Field", "Lake",  "Ford",  "Marsh",  "Snow",  "Frost", "Winter",
-        "Summer", "King", "Knight", "Young", "Long",  "Sharp", "Swift", "Bright", "Green", "Brown", "White"},
-       "What is the surname of ",
+       {"Rome", "Paris", "Oslo", "Bern", "Cairo", "Lima", "Delhi", "Kyoto", "Boston", "Madrid", "Turin", "Perth",
+        "Quito", "Seoul", "Dublin", "Lagos", "Vienna", "Milan"},
+       " lives in ",
+       "Where does ",
+       " live?"},
+      {people,
+       {"soup", "rice", "cake", "tea", "milk", "corn", "bread", "fruit", "jam", "pie", "nuts", "eggs", "beans", "plums",
+        "cheese", "honey", "pasta", "salad"},
+       " likes ",
+       "What does ",
+       " like?"},
+      {people,
+       {"baker", "farmer", "nurse", "pilot", "singer", "tailor", "doctor", "painter", "miner", "judge", "driver",
+        "cook", "clerk", "guard", "teacher", "sailor"},
+       " works as a ",
+       "What does ",
+       " work as?"},
+      {things,
+       {"red", "blue", "green", "white", "black", "pink", "grey", "brown", "gold", "yellow", "purple", "orange"},
+       " is ",
+       "What colour is ",
        "?"},
-      {{"the boat", "the ship", "the train", "the ferry", "the canoe", "the yacht", "the tram", "the plane",
-        "the truck", "the rocket"},
-       {"Aurora", "Victory", "Neptune", "Comet", "Arrow", "Pearl", "Phoenix", "Dolphin", "Orion", "Falcon", "Venus",
-        "Titan", "Storm", "Breeze"},
-       "What is ",
-       " called?"},
-      {{"the inn", "the hotel", "the bar", "the shop", "the club", "the school", "the street", "the tower",
-        "the bridge", "the park"},
-       {"Swan", "Star", "Crown", "Rose", "Lion", "Moon", "Eagle", "Oak", "Sun", "Bell", "Anchor", "Maple", "Castle",
-        "Harbour"},
-       "What is ",
-       " called?"},
+      {things,
+       {"kitchen", "garden", "hall", "attic", "cellar", "barn", "shed", "car", "office", "school", "library", "market"},
+       " is in the ",
+       "Where is ",
+       "?"},
   };
   return table;
 }
 
 std::string clause(const Fact& fact) {
   const Relation& relation = relations()[fact.relation];
-  return relation.subjects[fact.subject] + " " + relation.values[fact.value];
+  return relation.subjects[fact.subject] + relation.middle + relation.values[fact.value];
 }
 
 std::string question_sentence(const Question& question) {
@@ -85,40 +106,23 @@ std::string question_sentence(const Question& question) {
   return relation.question_before + relation.subjects[question.subject] + relation.question_after;
 }
 
-std::string answer_sentence(const Fact& fact) { return std::string(answer_before) + clause(fact) + "."; }
-
-const std::vector<std::string>& openings() {
-  static const std::vector<std::string> table = {"I know", "I saw", "I like", "We met"};
-  return table;
+std::string capitalised(std::string text) {
+  if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
 }
 
-std::optional<std::vector<Fact>> parse_statement(std::string_view sentence) {
-  for (const std::string& opening : openings()) {
-    if (!sentence.starts_with(opening + " ") || !sentence.ends_with('.')) continue;
-    sentence.remove_prefix(opening.size() + 1);
-    sentence.remove_suffix(1);
-    std::vector<Fact> facts;
-    for (const std::string_view piece : clauses(sentence)) {
-      const auto fact = parse_clause(piece);
-      if (!fact) return std::nullopt;
-      facts.push_back(*fact);
-    }
-    return facts;
-  }
-  return std::nullopt;
-}
-
-std::optional<Fact> parse_answer(std::string_view sentence) {
-  if (!sentence.starts_with(answer_before) || !sentence.ends_with('.')) return std::nullopt;
-  sentence.remove_prefix(answer_before.size());
-  sentence.remove_suffix(1);
-  return parse_clause(sentence);
+std::optional<Fact> parse_clause(std::string_view text) {
+  if (const auto fact = parse_exact_clause(text)) return fact;
+  return parse_exact_clause(lower_first(text));
 }
 
 std::optional<Question> parse_question(std::string_view text) {
-  for (size_t r = 0; r < relations().size(); ++r)
-    for (size_t s = 0; s < relations()[r].subjects.size(); ++s)
-      if (text == question_sentence({r, s})) return Question{r, s};
+  const std::string sentence = capitalised(std::string(text));
+  for (size_t r = 0; r < relations().size(); ++r) {
+    const Relation& relation = relations()[r];
+    for (size_t s = 0; s < relation.subjects.size(); ++s)
+      if (sentence == question_sentence({r, s})) return Question{r, s};
+  }
   return std::nullopt;
 }
 

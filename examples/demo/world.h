@@ -1,6 +1,5 @@
-// examples/demo: the small closed world of the demo's dialogues. A dialogue states facts ("I know the cat Mia and the
-// dog Rex.") and asks for one ("What is the dog called?"); this header holds the words, the sentences made of them, and
-// how a sentence is read back.
+// examples/demo: the small closed world of the demo's dialogues. A dialogue states facts ("the cat is called Mia") and
+// asks for one; this header holds the words, the sentences made of them, and how a sentence is read back.
 #pragma once
 
 #include <optional>
@@ -10,10 +9,11 @@
 
 namespace tercet::demo {
 
-// A kind of fact: a subject and the name that follows it, each from a closed list, and the question for the name.
+// A kind of fact: a subject, a fixed middle and a value, each from a closed list.
 struct Relation {
-  std::vector<std::string> subjects;  // "the cat", "Tom"
-  std::vector<std::string> values;    // "Mia", "Baker"
+  std::vector<std::string> subjects;  // as inside a sentence: "the cat", "Tom"
+  std::vector<std::string> values;    // "Mia"
+  std::string middle;                 // " is called "
   std::string question_before;        // "What is "
   std::string question_after;         // " called?"
 };
@@ -37,25 +37,19 @@ struct Question {
   bool operator==(const Question&) const = default;
 };
 
-// "the cat Mia".
+// "the cat is called Mia", without a full stop.
 std::string clause(const Fact& fact);
 
 // "What is the cat called?"
 std::string question_sentence(const Question& question);
 
-// "That is the cat Mia."
-std::string answer_sentence(const Fact& fact);
+// The text with its first letter in upper case.
+std::string capitalised(std::string text);
 
-// How a sentence that states facts may begin: "I know".
-const std::vector<std::string>& openings();
+// The reverse of clause(), whatever the case of the first letter; nothing when the text is no clause.
+std::optional<Fact> parse_clause(std::string_view text);
 
-// The facts of a sentence "<opening> <clause>, <clause> and <clause>."; nothing when it is none.
-std::optional<std::vector<Fact>> parse_statement(std::string_view sentence);
-
-// The reverse of answer_sentence(); nothing when the text is no answer.
-std::optional<Fact> parse_answer(std::string_view sentence);
-
-// The reverse of question_sentence().
+// The reverse of question_sentence(), whatever the case of the first letter.
 std::optional<Question> parse_question(std::string_view text);
 
 // A sentence around the answer that carries no fact. Openers come before the answer, closers after it.

@@ -222,7 +222,7 @@ TEST_CASE("score and eval of a reward model") {
   CHECK(reward.at("terminated") == Json(false));
   check_failure(run_program({"generate", "--model", model, "--prompt", "a"}), "a reward model cannot answer prompts");
   check_failure(run_program({"score", "--model", model, "--data", folder.file("e.jsonl", "{\"ids\": []}\n")}),
-                "an empty sequence has no reward");
+                "e.jsonl:1");
   check_failure(run_program({"eval", "--model", model, "--data", pairs, "--loss-on", "all"}), "evaluated on pairs");
 }
 

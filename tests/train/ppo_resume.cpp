@@ -95,7 +95,7 @@ PpoSettings run_settings(const Folder& folder, const std::string& out) {
 
 Json recorded(const PpoSettings& s) {
   Json json = Json::object();
-  json.set("steps", s.steps).set("seed", s.seed);
+  json.set("steps", s.steps).set("seed", static_cast<int64_t>(s.seed));
   return json;
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("A ppo run repeats itself and, resumed, equals the uninterrupted one b
     CHECK(fs::remove(folder.file(std::string("resumed/") + name)));
   s.resume = true;
   CHECK(run_ppo(s, recorded(s)) == 0);
-  for (const char* name : {"model.h5", "critic.h5", "ema.h5", "best.h5", "metrics.jsonl", "samples.jsonl"}) {
+  for (const char* name : {"critic.h5", "ema.h5", "best.h5", "metrics.jsonl", "samples.jsonl", "model.h5"}) {
     CAPTURE(name);
     const std::string straight = contents(folder.file(std::string("straight/") + name));
     CHECK(straight.size() > 100);
