@@ -205,6 +205,8 @@ Layer config_layer(const Command& command, const std::string& path) {
 Layer run_layer(const Command& command, const std::string& folder) {
   Layer given;
   const RunRecord record = read_run_record(folder);
+  if (record.step != command.name)
+    fail_input(fmt::format("the folder holds a run of {}", record.step), folder, "resume it with that command");
   for (const auto& [name, value] : record.settings.as_object()) {
     const std::string where = fmt::format("{}/config.toml: {}", folder, name);
     given[&flag_of(command, name, where)] = {value, where};

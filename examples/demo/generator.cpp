@@ -115,11 +115,23 @@ Fact wrong_answer(Draw& draw, const Fact& answer, const std::vector<Fact>& facts
 }
 
 // " The cat is called Mia. Have a nice day!" or with the filler first; with the leading space of an answer.
-std::string answer_with_filler(Draw& draw, const Fact& fact, bool courteous) {
+std::string sentence_with_filler(Draw& draw, const std::string& sentence, bool courteous) {
   const Filler* filler = &draw.pick(fillers());
   while (filler->courteous != courteous) filler = &draw.pick(fillers());
-  const std::string answer = capitalised(clause(fact)) + ".";
-  return " " + (filler->opener ? filler->text + " " + answer : answer + " " + filler->text);
+  return " " + (filler->opener ? filler->text + " " + sentence : sentence + " " + filler->text);
+}
+
+std::string answer_with_filler(Draw& draw, const Fact& fact, bool courteous) {
+  return sentence_with_filler(draw, capitalised(clause(fact)) + ".", courteous);
+}
+
+// The asked subject with the value of another fact of the prompt: the facts are mixed up.
+std::string mixed_up_answer(Draw& draw, const Task& task) {
+  Fact other = draw.pick(task.facts);
+  while (other == task.answer) other = draw.pick(task.facts);
+  const Relation& relation = relations()[task.answer.relation];
+  return capitalised(relation.subjects[task.answer.subject]) + relation.middle +
+         relations()[other.relation].values[other.value] + ".";
 }
 
 struct Response {
@@ -133,8 +145,8 @@ struct Response {
 
 Response draw_response(Draw& draw, const Task& task, const Mixture& mixture) {
   Response response{draw.chance(mixture.correct), draw.chance(mixture.courteous), ""};
-  const Fact stated = response.correct ? task.answer : wrong_answer(draw, task.answer, task.facts);
-  response.text = answer_with_filler(draw, stated, response.courteous);
+  const std::string sentence = response.correct ? capitalised(clause(task.answer)) + "." : mixed_up_answer(draw, task);
+  response.text = sentence_with_filler(draw, sentence, response.courteous);
   return response;
 }
 
@@ -271,11 +283,11 @@ std::string single_turn_text(Draw& draw, const std::unordered_set<std::string>& 
 
 std::string pretraining_text(Draw& draw, const std::unordered_set<std::string>& held_out) {
   const size_t percent = draw.below(100);
-  if (percent < 25) return dialogue_text(draw);
-  if (percent < 60) return checked_text(draw);
-  if (percent < 72) return restated_text(draw);
-  if (percent < 75) return story_text(draw);
-  if (percent < 78) return repeated_text(draw);
+  if (percent < 35) return dialogue_text(draw);
+  if (percent < 45) return checked_text(draw);
+  if (percent < 65) return restated_text(draw);
+  if (percent < 69) return story_text(draw);
+  if (percent < 75) return repeated_text(draw);
   return single_turn_text(draw, held_out);
 }
 

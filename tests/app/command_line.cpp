@@ -231,6 +231,7 @@ TEST_CASE("a resumed run has the settings of the run, and what the command line 
   CHECK(settings.resume);
   CHECK(settings.out == run);
   CHECK(contains(message_of({"sft", "--resume", "--out", temporary.path + "/none"}), "no run to resume"));
+  CHECK(contains(message_of({"reward", "--resume", "--out", run}), "holds a run of sft; resume it with that command"));
   CHECK(contains(message_of({"sft", "--resume"}), "--resume needs --out"));
 }
 
