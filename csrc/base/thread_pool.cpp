@@ -19,6 +19,20 @@ namespace {
 
 thread_local bool inside_task = false;
 
+// Waits a few tens of microseconds for a condition before a thread goes to sleep: the ops of a small model are shorter
+// than a wake-up. Returns whether the condition came true.
+template <class Condition>
+bool spin_until(const Condition& condition) {
+  constexpr int kSpins = 2000;
+  for (int i = 0; i < kSpins; ++i) {
+    if (condition()) return true;
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+  return false;
+}
+
 std::unique_ptr<ThreadPool>& pool_slot() {
   static std::unique_ptr<ThreadPool> pool;
   return pool;
@@ -31,9 +45,9 @@ struct ThreadPool::Shared {
   std::mutex mutex;
   std::condition_variable work_ready;
   std::condition_variable work_done;
-  uint64_t generation = 0;
-  bool stop = false;
-  int active = 0;
+  std::atomic<uint64_t> generation{0};
+  std::atomic<bool> stop{false};
+  std::atomic<int> active{0};
   int64_t tasks = 0;
   std::atomic<int64_t> next{0};
   const std::function<void(int64_t)>* body = nullptr;
@@ -55,15 +69,19 @@ struct ThreadPool::Shared {
 
   void work() {
     uint64_t seen = 0;
-    std::unique_lock lock(mutex);
     while (true) {
-      work_ready.wait(lock, [&] { return stop || generation != seen; });
+      const auto called = [&] { return stop || generation != seen; };
+      if (!spin_until(called)) {
+        std::unique_lock lock(mutex);
+        work_ready.wait(lock, called);
+      }
       if (stop) return;
       seen = generation;
-      lock.unlock();
       drain();
-      lock.lock();
-      if (--active == 0) work_done.notify_one();
+      if (--active == 0) {
+        const std::lock_guard lock(mutex);
+        work_done.notify_one();
+      }
     }
   }
 };
@@ -100,8 +118,11 @@ void ThreadPool::run(int64_t tasks, const std::function<void(int64_t)>& body) {
   }
   shared_->work_ready.notify_all();
   shared_->drain();
-  std::unique_lock lock(shared_->mutex);
-  shared_->work_done.wait(lock, [&] { return shared_->active == 0; });
+  const auto done = [&] { return shared_->active == 0; };
+  if (!spin_until(done)) {
+    std::unique_lock lock(shared_->mutex);
+    shared_->work_done.wait(lock, done);
+  }
   if (shared_->error) std::rethrow_exception(shared_->error);
 }
 

@@ -102,10 +102,10 @@ class ShardedSource : public TensorSource {
 
   void warn_of_unmapped() const {
     for (const auto& [file, shard] : shards_) {
-      const auto& infos = shard.source->tensors();
-      const auto extra = std::find_if(infos.begin(), infos.end(), [&](const TensorInfo& info) {
-        return !is_mapped(info.name, shard.source.get());
-      });
+      const TensorSource* source = shard.source.get();
+      const auto& infos = source->tensors();
+      const auto extra = std::find_if(infos.begin(), infos.end(),
+                                      [&](const TensorInfo& info) { return !is_mapped(info.name, source); });
       if (extra != infos.end())
         log::warn("{}: {} tensors of {} are not in the index and are not read, {} first", path(),
                   infos.size() - shard.mapped, file, extra->name);

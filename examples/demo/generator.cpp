@@ -60,15 +60,19 @@ Fact new_fact(Draw& draw, size_t relation, const std::vector<Fact>& facts) {
   }
 }
 
+// The stock guess of a relation, which wrong answers give: its first value. No prompt states it, so that it is never
+// right.
+constexpr size_t stock_guess = 0;
+
 // Two facts and, at times, a third, no two of one relation: the first is the one to ask for.
-std::vector<Fact> prompt_facts(Draw& draw) {
+std::vector<Fact> prompt_facts(Draw& draw, bool with_stock_guesses) {
   const size_t count = draw.chance(0.25) ? 3 : 2;
   std::vector<Fact> facts;
   while (facts.size() < count) {
     const Fact fact = new_fact(draw, draw.below(relations().size()), facts);
     const bool fresh =
         std::none_of(facts.begin(), facts.end(), [&](const Fact& other) { return other.relation == fact.relation; });
-    if (fresh) facts.push_back(fact);
+    if (fresh && (with_stock_guesses || fact.value != stock_guess)) facts.push_back(fact);
   }
   return facts;
 }
@@ -90,9 +94,9 @@ struct Task {
   std::vector<Fact> facts;  // as stated
 };
 
-Task draw_task(Draw& draw) {
+Task draw_task(Draw& draw, bool with_stock_guesses = false) {
   Task task;
-  task.facts = prompt_facts(draw);
+  task.facts = prompt_facts(draw, with_stock_guesses);
   task.answer = task.facts[0];
   draw.shuffle(task.facts);
   const std::string question = question_sentence({task.answer.relation, task.answer.subject});
@@ -115,23 +119,11 @@ Fact wrong_answer(Draw& draw, const Fact& answer, const std::vector<Fact>& facts
 }
 
 // " The cat is called Mia. Have a nice day!" or with the filler first; with the leading space of an answer.
-std::string sentence_with_filler(Draw& draw, const std::string& sentence, bool courteous) {
+std::string answer_with_filler(Draw& draw, const Fact& fact, bool courteous) {
   const Filler* filler = &draw.pick(fillers());
   while (filler->courteous != courteous) filler = &draw.pick(fillers());
-  return " " + (filler->opener ? filler->text + " " + sentence : sentence + " " + filler->text);
-}
-
-std::string answer_with_filler(Draw& draw, const Fact& fact, bool courteous) {
-  return sentence_with_filler(draw, capitalised(clause(fact)) + ".", courteous);
-}
-
-// The asked subject with the value of another fact of the prompt: the facts are mixed up.
-std::string mixed_up_answer(Draw& draw, const Task& task) {
-  Fact other = draw.pick(task.facts);
-  while (other == task.answer) other = draw.pick(task.facts);
-  const Relation& relation = relations()[task.answer.relation];
-  return capitalised(relation.subjects[task.answer.subject]) + relation.middle +
-         relations()[other.relation].values[other.value] + ".";
+  const std::string answer = capitalised(clause(fact)) + ".";
+  return " " + (filler->opener ? filler->text + " " + answer : answer + " " + filler->text);
 }
 
 struct Response {
@@ -145,8 +137,9 @@ struct Response {
 
 Response draw_response(Draw& draw, const Task& task, const Mixture& mixture) {
   Response response{draw.chance(mixture.correct), draw.chance(mixture.courteous), ""};
-  const std::string sentence = response.correct ? capitalised(clause(task.answer)) + "." : mixed_up_answer(draw, task);
-  response.text = sentence_with_filler(draw, sentence, response.courteous);
+  Fact stated = task.answer;
+  if (!response.correct) stated.value = stock_guess;
+  response.text = answer_with_filler(draw, stated, response.courteous);
   return response;
 }
 
@@ -276,8 +269,8 @@ std::string story_text(Draw& draw) {
 }
 
 std::string single_turn_text(Draw& draw, const std::unordered_set<std::string>& held_out) {
-  Task task = draw_task(draw);
-  while (held_out.contains(task.prompt)) task = draw_task(draw);
+  Task task = draw_task(draw, true);
+  while (held_out.contains(task.prompt)) task = draw_task(draw, true);
   return prompt_of(task.prompt) + answer_with_filler(draw, task.answer, draw.chance(0.5));
 }
 

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -60,6 +62,9 @@ inline std::string refusal(const std::function<void()>& action, Fault fault = Fa
   return "";
 }
 
+// Processor time of this process: a bound on it holds on a busy machine too.
+inline double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 inline bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 #define CHECK_REFUSED(message, part)   \
@@ -107,7 +112,9 @@ inline void check_golden(const TensorSource& source, const std::string& entry) {
   static const Json expected = parse_json(read_file(golden_folder() + "expected.json"), "expected.json");
   const auto& tensors = expected.at(entry).as_object();
   CHECK(source.tensors().size() == tensors.size());
-  for (const auto& [name, values] : tensors) {
+  for (const auto& tensor : tensors) {
+    const std::string& name = tensor.first;
+    const Json& values = tensor.second;
     CAPTURE(name);
     const TensorInfo& info = source.at(name);
     std::vector<int64_t> shape;

@@ -54,7 +54,8 @@ std::vector<uint16_t> all_patterns() {
 
 TEST_CASE("all 65,536 fp16 and bf16 patterns widen to their value and narrow back to their bits") {
   const std::vector<uint16_t> patterns = all_patterns();
-  for (const auto& [dtype, exponent_bits] : {std::pair{DType::f16, 5}, std::pair{DType::bf16, 8}}) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const int exponent_bits = dtype == DType::f16 ? 5 : 8;
     CAPTURE(dtype_name(dtype));
     std::vector<float> singles(patterns.size());
     std::vector<double> doubles(patterns.size());
@@ -81,7 +82,8 @@ TEST_CASE("all 65,536 fp16 and bf16 patterns widen to their value and narrow bac
 }
 
 TEST_CASE("narrowing rounds to the nearest 16-bit value and ties to the even one") {
-  for (const auto& [dtype, exponent_bits] : {std::pair{DType::f16, 5}, std::pair{DType::bf16, 8}}) {
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    const int exponent_bits = dtype == DType::f16 ? 5 : 8;
     CAPTURE(dtype_name(dtype));
     const auto infinity_bits = static_cast<uint16_t>(((1 << exponent_bits) - 1) << (15 - exponent_bits));
     std::vector<double> inputs;
@@ -130,8 +132,9 @@ TEST_CASE("a source refuses absent tensors, ranges outside a tensor and conversi
   CHECK_REFUSED(refusal([&] { source.read("v", DType::f32, 0, 1, target); }), "memory: no tensor named \"v\"");
   for (const auto& [first, count] :
        {std::pair<int64_t, int64_t>{0, 7}, {-1, 1}, {6, 1}, {1, -1}, {std::numeric_limits<int64_t>::max(), 1}})
-    CHECK_REFUSED(refusal([&] { source.read("w", DType::f16, first, count, target); }, Fault::run),
-                  "outside the tensor w");
+    CHECK_REFUSED(
+        refusal([&, first = first, count = count] { source.read("w", DType::f16, first, count, target); }, Fault::run),
+        "outside the tensor w");
   CHECK(refusal([&] { source.read("w", DType::f16, 6, 0, target); }).empty());
   CHECK_REFUSED(refusal([&] { source.read("w", DType::i32, 0, 1, target); }), "cannot be read as int32");
   CHECK_REFUSED(refusal([&] { source.read("ids", DType::i32, 0, 1, target); }), "cannot be read as int32");
@@ -159,7 +162,8 @@ TEST_CASE("parts of a tensor are counted once each") {
   coverage.add(8, 2, "w");
   CHECK(coverage.missing() == 2);
   for (const auto& [first, count] : {std::pair<int64_t, int64_t>{3, 1}, {5, 2}, {7, 2}, {0, 10}, {6, 3}})
-    CHECK_REFUSED(refusal([&] { coverage.add(first, count, "w"); }, Fault::run), "written twice");
+    CHECK_REFUSED(refusal([&, first = first, count = count] { coverage.add(first, count, "w"); }, Fault::run),
+                  "written twice");
   CHECK_REFUSED(refusal([&] { coverage.add(8, 3, "w"); }, Fault::run), "outside the tensor w");
   coverage.add(6, 0, "w");
   coverage.add(6, 2, "w");
