@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/checked.h"
 #include "base/file.h"
@@ -97,6 +98,11 @@ Json input_hashes(const std::vector<std::string>& data_paths, const std::vector<
   }
   for (const std::string& path : model_paths) hashes.set(path, hash_file(path));
   return hashes;
+}
+
+std::string resumed_input(const CommonSettings& settings, const std::string& path, const std::string& name) {
+  const std::string kept = settings.out + "/inputs/" + name;
+  return settings.resume && std::filesystem::exists(kept) ? kept : path;
 }
 
 int finish_after(const LoopResult& result, const RunFolder& folder, const std::string& command) {

@@ -70,8 +70,12 @@ AdamWOptions adamw_options(const CommonSettings& settings);
 // Prints the plan, allocates it, and remembers it for the report.
 std::unique_ptr<Arena> allocate_plan(Device& device, const std::vector<std::vector<Slot>>& footprints);
 
-// {flag/path: hash} of files for config.toml.
+// {path: hash} of files for config.toml.
 Json input_hashes(const std::vector<std::string>& data_paths, const std::vector<std::string>& model_paths);
+
+// Where a resumed run reads an input: the copy that the run keeps as inputs/<name> when there is one, so that the
+// original may be gone; `path` itself otherwise.
+std::string resumed_input(const CommonSettings& settings, const std::string& path, const std::string& name);
 
 // Tells the terminal how to go on after a stop and returns the exit code (0 when no signal stopped the loop).
 int finish_after(const LoopResult& result, const RunFolder& folder, const std::string& command);

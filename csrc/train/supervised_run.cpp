@@ -1,5 +1,6 @@
 #include "train/supervised_run.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "store/hdf5_file.h"
 
@@ -11,10 +12,11 @@ SupervisedRun::SupervisedRun(const CommonSettings& settings, const Json& recorde
       recorded_(recorded),
       command_(std::move(command)),
       model_path_(std::move(model_path)),
+      weights_path_(resumed_input(settings, model_path_, "model.h5")),
       head_(head),
       run_(settings),
-      info_(read_model_info(model_path_)),
-      tokenizer_(info_.tokenizer(model_path_)),
+      info_(read_model_info(weights_path_)),
+      tokenizer_(info_.tokenizer(weights_path_)),
       guard_(settings.max_skips) {}
 
 int SupervisedRun::run() {
@@ -28,9 +30,10 @@ int SupervisedRun::run() {
       {.path = settings_.out, .step = command_, .resume = settings_.resume, .overwrite = settings_.overwrite});
   std::vector<std::string> data_files = settings_.data;
   data_files.insert(data_files.end(), settings_.eval_data.begin(), settings_.eval_data.end());
-  const Json hashes = input_hashes(data_files, {model_path_});
+  Json hashes = input_hashes(data_files, {});
+  hashes.set(model_path_, hash_file(weights_path_));
   folder.write_or_check_config(recorded_, hashes);
-  prepare(folder.keep_input(model_path_, "model.h5"));
+  prepare(folder.keep_input(weights_path_, "model.h5"));
 
   const LoopResult result = run_training_loop(folder, settings_, steps_->total_steps, hooks());
   if (result.signal == 0) {

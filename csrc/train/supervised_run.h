@@ -42,7 +42,8 @@ class SupervisedRun {
   const CommonSettings& settings_;
   const Json& recorded_;
   std::string command_;
-  std::string model_path_;
+  std::string model_path_;    // as given
+  std::string weights_path_;  // where it is read: the run's own copy on resume
   Head head_;
   RunDevice run_;
   ModelInfo info_;

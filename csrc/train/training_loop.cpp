@@ -56,15 +56,30 @@ class Loop {
 
  private:
   int64_t resume() {
-    const std::string path = settings_.resume ? latest_checkpoint(folder_) : "";
-    if (path.empty()) return 0;
+    if (!settings_.resume) return 0;
+    const std::string path = latest_checkpoint(folder_);
+    if (path.empty()) {
+      restart_logs();
+      return 0;
+    }
     const Hdf5Reader file(path);
     const Json state = parse_json(file.text("state"), path);
+    const int64_t step = state.at("step").as_int();
+    if (step > total_steps_)
+      fail_input(fmt::format("the run has done {} steps, more than the {} asked for", step, total_steps_),
+                 folder_.path(), "raise --steps or --epochs");
     hooks_.load(file, state);
     folder_.truncate_logs(state.at("logs"));
-    const int64_t step = state.at("step").as_int();
     log::info("resumed from {} (step {} of {})", path, step, total_steps_);
     return step;
+  }
+
+  // A run that was stopped before its first checkpoint begins again, and so do its logs.
+  void restart_logs() {
+    Json empty = Json::object();
+    for (const auto& [name, position] : folder_.log_positions().as_object()) empty.set(name, 0);
+    folder_.truncate_logs(empty);
+    log::warn("{} has no checkpoint yet; the run begins again", folder_.path());
   }
 
   void train(int64_t step) {

