@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 PACKAGES := g++ cmake ninja-build pkg-config libopenblas-pthread-dev libhdf5-dev zlib1g-dev libfmt-dev \
             libpcre2-dev nlohmann-json3-dev libcli11-dev libxxhash-dev doctest-dev
 
-.PHONY: all deps configure demo check test test-long lint bench clean demo-model help
+.PHONY: all deps configure demo check test tests-built test-long lint bench clean demo-model help
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS) --target tercet demo_dialogues
@@ -16,6 +16,7 @@ help:
 	@echo "make check      quick tests, under 2 minutes once built"
 	@echo "make test       all tests but the long ones"
 	@echo "make test-long  everything: long tests, sanitizers, mutants"
+	@echo "make bench      kernels of this machine's CPU"
 	@echo "make lint       clang-format and clang-tidy"
 	@echo "make demo-model pretrains the small model in weights/ again (about half an hour)"
 
@@ -45,6 +46,11 @@ test-long: tests-built
 	ctest --test-dir $(BUILD) --output-on-failure
 	bash tests/sanitizers.sh $(JOBS)
 	bash tests/mutants/run.sh $(JOBS)
+
+bench: configure
+	cmake -S . -B $(BUILD) -DTERCET_BENCH=ON > /dev/null
+	cmake --build $(BUILD) -j $(JOBS) --target bench_kernels_cpu
+	$(BUILD)/bench_kernels_cpu
 
 lint: configure
 	bash tools/lint.sh $(BUILD)
