@@ -8,7 +8,7 @@ PACKAGES := g++ cmake ninja-build pkg-config libopenblas-pthread-dev libhdf5-dev
 .PHONY: all deps configure demo check test tests-built test-long lint bench clean demo-model help
 
 all: configure
-	cmake --build $(BUILD) -j $(JOBS) --target tercet demo_dialogues
+	cmake --build $(BUILD) -j $(JOBS) --target tercet demo_dialogues demo_summary
 
 help:
 	@echo "make            build $(BUILD)/tercet"
