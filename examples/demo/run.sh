@@ -23,7 +23,7 @@ if [ -z "$data" ]; then
   questions=$out/data/eval_prompts.jsonl
   check=(--check)
 else
-  # Half of the dialogues of the user's file are held out, by the parity of their lines.
+  # Every fifth line of the user's file is held out, 512 at most.
   mkdir -p "$out/data"
   reader=cat
   case "$data" in *.gz) reader="gzip -dc" ;; esac
