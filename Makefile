@@ -3,7 +3,7 @@
 BUILD ?= build
 JOBS ?= $(shell nproc)
 PACKAGES := g++ cmake ninja-build pkg-config libopenblas-pthread-dev libhdf5-dev zlib1g-dev libfmt-dev \
-            libpcre2-dev nlohmann-json3-dev libcli11-dev libxxhash-dev doctest-dev
+            nlohmann-json3-dev libcli11-dev libxxhash-dev doctest-dev
 
 .PHONY: all deps configure demo check test tests-built test-long lint bench clean demo-model help
 

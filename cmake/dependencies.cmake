@@ -12,11 +12,6 @@ add_library(tercet_cli11 INTERFACE)
 get_target_property(cli11_include CLI11::CLI11 INTERFACE_INCLUDE_DIRECTORIES)
 target_include_directories(tercet_cli11 SYSTEM INTERFACE ${cli11_include})
 
-pkg_check_modules(PCRE2 REQUIRED libpcre2-8)
-add_library(tercet_pcre2 INTERFACE)
-target_include_directories(tercet_pcre2 SYSTEM INTERFACE ${PCRE2_INCLUDE_DIRS})
-target_link_libraries(tercet_pcre2 INTERFACE ${PCRE2_LINK_LIBRARIES})
-
 # The system BLAS. OpenBLAS is told to use one thread; tercet's own pool splits the products.
 pkg_check_modules(OPENBLAS REQUIRED openblas)
 add_library(tercet_blas INTERFACE)
