@@ -31,14 +31,13 @@ void check_request(const GenerationRequest& request, size_t index, const Generat
     fail_input(
         fmt::format("the prompt has {} tokens and at most {} are processed at once", prompt, options.prefill_tokens),
         where, "shorten the prompt or raise --max-prompt-tokens");
-  const std::string sum = fmt::format("{} prompt tokens and {} new ones are {}", prompt, request.max_new_tokens,
-                                      prompt + request.max_new_tokens);
+  const std::string tokens = fmt::format("{} prompt tokens and {} new ones", prompt, request.max_new_tokens);
   const int64_t capacity = options.max_prompt_tokens + options.max_new_tokens;
   if (request.max_new_tokens > config.max_position_embeddings - prompt)
-    fail_input(fmt::format("{}, the model has {} positions", sum, config.max_position_embeddings), where,
+    fail_input(fmt::format("{}, the model has {} positions", tokens, config.max_position_embeddings), where,
                "shorten the prompt or lower --max-new-tokens");
   if (request.max_new_tokens > capacity - prompt)
-    fail_input(fmt::format("{}, the KV cache holds {} per sequence", sum, capacity), where,
+    fail_input(fmt::format("{}, the KV cache holds {} per sequence", tokens, capacity), where,
                "shorten the prompt, lower --max-new-tokens or raise --max-prompt-tokens");
 }
 

@@ -361,11 +361,12 @@ TEST_CASE("what does not fit is refused with its numbers before anything is draw
   GeneratorOptions options = small_options(DType::f64, 2);
   SmallGenerator small(config, options);
   const auto prompt = [&](int64_t length) { return random_prompt(length, 1, config.vocab_size); };
-  check_refused(small, {{{2}, 0, 5}, {prompt(41), 0, 64}}, greedy, "41 prompt tokens and 64 new ones are 105");
+  check_refused(small, {{{2}, 0, 5}, {prompt(41), 0, 64}}, greedy,
+                "41 prompt tokens and 64 new ones, the KV cache holds 104 per sequence");
   check_refused(small, {{prompt(101), 0, 1}}, greedy, "the prompt has 101 tokens");
   check_refused(small, {{{}, 0, 1}}, greedy, "without a token");
   check_refused(small, {{{2}, 0, 0}}, greedy, "--max-new-tokens");
-  check_refused(small, {{{2}, 0, INT64_MAX}}, greedy, "prompt tokens");
+  check_refused(small, {{{2}, 0, INT64_MAX}}, greedy, "the model has 160 positions");
   check_refused(small, {}, {.temperature = -1}, "--temperature");
   check_refused(small, {}, {.temperature = NAN}, "--temperature");
   check_refused(small, {}, {.top_k = -1}, "--top-k");
