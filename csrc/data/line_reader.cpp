@@ -122,4 +122,12 @@ bool LineReader::next(std::string& line) {
 
 std::string LineReader::where() const { return fmt::format("{}:{}", path_, line_number_); }
 
+void for_each_json_line(const std::string& path, const std::function<void(const Json&, const std::string&)>& visit) {
+  LineReader reader(path);
+  for (std::string line; reader.next(line);) {
+    const std::string where = reader.where();
+    visit(parse_json(line, where), where);
+  }
+}
+
 }  // namespace tercet

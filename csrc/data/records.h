@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "data/dialogue.h"
 
 namespace tercet {
@@ -40,6 +42,10 @@ class LineReader {
   int64_t line_number_ = 0;
   std::unique_ptr<Source> source_;
 };
+
+// Calls visit(value, "path:line") for every line of a JSON Lines file, in order. Throws Error(Fault::input) that names
+// file and line when a line is not JSON.
+void for_each_json_line(const std::string& path, const std::function<void(const Json&, const std::string&)>& visit);
 
 // Names of record fields in the files: the field that tercet calls `first` is called `second` there.
 using FieldNames = std::map<std::string, std::string>;

@@ -58,6 +58,7 @@ std::string AdamW::first_non_finite_gradient(Stream& stream) {
 }
 
 void AdamW::step(Stream& stream, double lr, double norm, double gradient_scale) {
+  units_.require_idle();
   ++steps_;
   double scale = gradient_scale;
   if (options_.max_grad_norm > 0) scale *= std::min(1.0, options_.max_grad_norm / (norm * gradient_scale + 1e-6));

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "data/records.h"
 #include "train/run_folder.h"
 #include "train/svg_plot.h"
 #include "train/version.h"
@@ -181,16 +182,11 @@ ReportTable members_table(std::string title, std::vector<std::string> header, co
   return table;
 }
 
-std::vector<Json> read_json_lines(const std::string& path) {
+// The lines of a log; none when the run has not written it.
+std::vector<Json> log_lines(const std::string& path) {
   std::vector<Json> lines;
-  if (!std::filesystem::exists(path)) return lines;
-  const MappedFile file(path);
-  std::string_view rest = file.text();
-  while (!rest.empty()) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    if (end > 0) lines.push_back(parse_json(rest.substr(0, end), fmt::format("{}:{}", path, lines.size() + 1)));
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
+  if (std::filesystem::exists(path))
+    for_each_json_line(path, [&](const Json& line, const std::string&) { lines.push_back(line); });
   return lines;
 }
 
@@ -268,8 +264,8 @@ void write_report(const std::string& folder, const ReportExtras& extras) {
   input.step = record.step;
   const std::string name = std::filesystem::path(folder).lexically_normal().filename().string();
   input.title = fmt::format("{}: {}", record.step, name.empty() ? folder : name);
-  input.metrics = read_json_lines(folder + "/metrics.jsonl");
-  input.samples = read_json_lines(folder + "/samples.jsonl");
+  input.metrics = log_lines(folder + "/metrics.jsonl");
+  input.samples = log_lines(folder + "/samples.jsonl");
   input.plots = standard_plots(record.step);
   input.figures = extras.figures;
   input.tables = extras.tables;

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <charconv>
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,7 +12,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "demo/checker.h"
+#include "data/records.h"
+#include "demo/answers.h"
 #include "demo/generator.h"
 #include "text/bpe_trainer.h"
 
@@ -34,25 +34,6 @@ constexpr const char* usage = R"(usage:
 
 void make_folder(const std::string& path) {
   if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) fail_errno("cannot make the folder", path);
-}
-
-// Calls `body` with every record of a JSON Lines file and its place ("file:line").
-void for_each_record(const std::string& path, const std::function<void(const Json&, const std::string&)>& body) {
-  const MappedFile file(path);
-  std::string_view rest = file.text();
-  for (int64_t line = 1; !rest.empty(); ++line) {
-    const size_t end = rest.find('\n');
-    const std::string where = fmt::format("{}:{}", path, line);
-    body(parse_json(rest.substr(0, end), where), where);
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-  }
-}
-
-const std::string& text_field(const Json& record, const char* name, const std::string& where) {
-  const Json* field = record.find(name);
-  if (field == nullptr || !field->is_string())
-    fail_input(fmt::format("the record has no text field \"{}\"", name), where, "one JSON object per line is expected");
-  return field->as_string();
 }
 
 // The command line as flag -> value.
@@ -98,18 +79,10 @@ class Flags {
 void run_check(Flags& flags) {
   const std::string path = flags.text("check");
   flags.refuse_others();
-  int64_t records = 0, correct = 0, courteous = 0;
-  for_each_record(path, [&](const Json& record, const std::string& where) {
-    const Verdict verdict = check(text_field(record, "prompt", where), text_field(record, "response", where));
-    ++records;
-    correct += verdict.correct;
-    courteous += verdict.courteous;
-  });
-  if (records == 0) fail_input("there is no record", path, "give a file with at least one answer");
+  const std::vector<Answer> answers = read_answers(path);
+  const Rates rates = checked_rates(answers);
   Json result;
-  result.set("n", records);
-  result.set("correct", static_cast<double>(correct) / static_cast<double>(records));
-  result.set("courteous", static_cast<double>(courteous) / static_cast<double>(records));
+  result.set("n", static_cast<int64_t>(answers.size())).set("correct", rates.correct).set("courteous", rates.courteous);
   fmt::print("{}\n", result.dump());
 }
 
@@ -118,8 +91,7 @@ void run_train_tokenizer(Flags& flags) {
   const int entries = flags.number("entries", 1024);
   flags.refuse_others();
   BpeTrainer trainer;
-  for_each_record(
-      path, [&](const Json& record, const std::string& where) { trainer.add(text_field(record, "text", where)); });
+  for_each_json_line(path, [&](const Json& record, const std::string&) { trainer.add(record.at("text").as_string()); });
   const BpeFiles files = trainer.train(entries);
   make_folder(folder);
   write_file_atomically(folder + "/vocab.json", files.vocab_json);

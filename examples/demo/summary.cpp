@@ -3,28 +3,21 @@
 // their answers.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/json.h"
-#include "demo/checker.h"
+#include "data/records.h"
+#include "demo/answers.h"
 
 namespace tercet::demo {
 namespace {
 
-std::vector<Json> read_lines(const std::string& path) {
-  const MappedFile file(path);
+std::vector<Json> read_metrics(const std::string& run) {
   std::vector<Json> lines;
-  std::string_view rest = file.text();
-  while (!rest.empty()) {
-    const size_t end = rest.find('\n');
-    lines.push_back(parse_json(rest.substr(0, end), fmt::format("{}:{}", path, lines.size() + 1)));
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-  }
+  for_each_json_line(run + "/metrics.jsonl", [&](const Json& line, const std::string&) { lines.push_back(line); });
   return lines;
 }
 
@@ -52,21 +45,6 @@ void print_row(const std::string& name, const BeforeAfter& figure, int digits = 
   print_row(name, fmt::format("{:.{}f}", figure.before, digits), fmt::format("{:.{}f}", figure.after, digits));
 }
 
-// Shares of answers that the checker calls correct and courteous.
-struct Rates {
-  double correct = 0, courteous = 0;
-};
-
-Rates checked_rates(const std::vector<Json>& answers) {
-  Rates rates;
-  for (const Json& answer : answers) {
-    const Verdict verdict = check(answer.at("prompt").as_string(), answer.at("response").as_string());
-    rates.correct += verdict.correct ? 1.0 / static_cast<double>(answers.size()) : 0;
-    rates.courteous += verdict.courteous ? 1.0 / static_cast<double>(answers.size()) : 0;
-  }
-  return rates;
-}
-
 // An answer on one line.
 std::string one_line(std::string text) {
   for (char& c : text)
@@ -75,22 +53,22 @@ std::string one_line(std::string text) {
   return start == std::string::npos ? "(nothing)" : text.substr(start);
 }
 
-void print_answers(const std::vector<std::vector<Json>>& answers) {
+void print_answers(const std::vector<std::vector<Answer>>& answers) {
   static constexpr const char* names[] = {"start", "SFT", "PPO"};
   for (size_t i = 0; i < 5 && i < answers[0].size(); ++i) {
-    fmt::print("\n  {}\n", one_line(answers[0][i].at("prompt").as_string()));
+    fmt::print("\n  {}\n", one_line(answers[0][i].prompt));
     for (size_t model = 0; model < answers.size(); ++model)
-      fmt::print("    {:<6}{}\n", names[model], one_line(answers[model][i].at("response").as_string()));
+      fmt::print("    {:<6}{}\n", names[model], one_line(answers[model][i].response));
   }
 }
 
 void summarise(const std::string& folder, bool checked) {
-  const std::vector<Json> sft = read_lines(folder + "/sft/metrics.jsonl");
-  const std::vector<Json> reward = read_lines(folder + "/reward/metrics.jsonl");
-  const std::vector<Json> ppo = read_lines(folder + "/ppo/metrics.jsonl");
-  std::vector<std::vector<Json>> answers;
+  const std::vector<Json> sft = read_metrics(folder + "/sft");
+  const std::vector<Json> reward = read_metrics(folder + "/reward");
+  const std::vector<Json> ppo = read_metrics(folder + "/ppo");
+  std::vector<std::vector<Answer>> answers;
   for (const char* model : {"start", "sft", "ppo"})
-    answers.push_back(read_lines(fmt::format("{}/answers-{}.jsonl", folder, model)));
+    answers.push_back(read_answers(fmt::format("{}/answers-{}.jsonl", folder, model)));
 
   fmt::print("\nHeld-out figures{:>40}{:>10}\n", "before", "after");
   fmt::print("step 1, SFT\n");

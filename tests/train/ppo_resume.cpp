@@ -1,32 +1,22 @@
 // Repeating and resuming: the same bytes, interrupted or not.
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "ppo_world.h"
 #include "store/hdf5_file.h"
 #include "text/small_tokenizer.h"
+#include "train/run_files.h"
 #include "train/steps.h"
 
 namespace tercet::ppo_test {
 namespace {
 
+using testing::byte_model;
+using testing::QuietTerminal;
+using testing::RunFiles;
+using testing::write_fresh_model;
+
 namespace fs = std::filesystem;
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("tercet-ppo-" + std::to_string(::getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
 
 WorldOptions options_with_everything() {
   WorldOptions options;
@@ -47,32 +37,7 @@ WorldOptions options_with_everything() {
   return options;
 }
 
-// Model files of a run, vocabulary of bytes.
-ModelInfo byte_model(Head head) {
-  const Tokenizer tokenizer = testing::small_tokenizer();
-  ModelInfo info;
-  info.config = tiny_config(tokenizer.size(), 16, 1, 64);
-  info.head = head;
-  info.vocab_json = tokenizer.vocab_json();
-  info.merges_txt = tokenizer.merges_txt();
-  if (head == Head::scalar) info.affine = ScoreAffine{0.1, 0.6};
-  return info;
-}
-
-void write_fresh_model(const std::string& path, const ModelInfo& info, uint64_t seed) {
-  const auto device = open_device("cpu");
-  const auto stream = device->create_stream();
-  const auto communicator = single_communicator();
-  const UnitOptions options{.prefix = "model"};
-  MemoryPlan plan;
-  plan.add(UnitSet::footprint(opt_units(info.config, info.head), options));
-  Arena arena(*device, plan);
-  UnitSet units(opt_units(info.config, info.head), options, arena, *stream, *communicator);
-  init_weights(*stream, units, info.config, seed);
-  write_model(*stream, path, info, units, DType::f32);
-}
-
-PpoSettings run_settings(const Folder& folder, const std::string& out) {
+PpoSettings run_settings(const RunFiles& folder, const std::string& out) {
   write_file_atomically(folder.file("data.jsonl"),
                         "{\"prompt\": \"a\"}\n{\"prompt\": \"bb\"}\n{\"prompt\": \"c c\"}\n{\"prompt\": \"a\"}\n");
   write_file_atomically(folder.file("eval.jsonl"), "{\"prompt\": \"x\"}\n{\"prompt\": \"yy\"}\n");
@@ -99,18 +64,10 @@ Json recorded(const PpoSettings& s) {
   return json;
 }
 
-std::string contents(const std::string& path) { return read_file(path); }
-
-class QuietTerminal {
- public:
-  QuietTerminal() { log::set_terminal(false); }
-  ~QuietTerminal() { log::set_terminal(true); }
-};
-
 }  // namespace
 
 TEST_CASE("A trainer saved and loaded goes on bit for bit") {
-  const Folder folder;
+  const RunFiles folder;
   World straight(options_with_everything());
   std::vector<Json> metrics;
   for (int64_t step = 1; step <= 5; ++step) metrics.push_back(straight.trainer().iteration(step));
@@ -138,7 +95,7 @@ TEST_CASE("A trainer saved and loaded goes on bit for bit") {
 
 TEST_CASE("A ppo run repeats itself and, resumed, equals the uninterrupted one byte for byte") {
   const QuietTerminal quiet;
-  const Folder folder;
+  const RunFiles folder;
   write_fresh_model(folder.file("actor.h5"), byte_model(Head::language_model), 1);
   write_fresh_model(folder.file("reward.h5"), byte_model(Head::scalar), 2);
   PpoSettings s = run_settings(folder, "straight");
@@ -154,10 +111,10 @@ TEST_CASE("A ppo run repeats itself and, resumed, equals the uninterrupted one b
   CHECK(run_ppo(s, recorded(s)) == 0);
   for (const char* name : {"critic.h5", "ema.h5", "best.h5", "metrics.jsonl", "samples.jsonl", "model.h5"}) {
     CAPTURE(name);
-    const std::string straight = contents(folder.file(std::string("straight/") + name));
+    const std::string straight = read_file(folder.file(std::string("straight/") + name));
     CHECK(straight.size() > 100);
-    CHECK((contents(folder.file(std::string("again/") + name)) == straight));
-    CHECK((contents(folder.file(std::string("resumed/") + name)) == straight));
+    CHECK((read_file(folder.file(std::string("again/") + name)) == straight));
+    CHECK((read_file(folder.file(std::string("resumed/") + name)) == straight));
   }
   const ModelInfo critic = read_model_info(folder.file("straight/critic.h5"));
   CHECK(critic.head == Head::scalar);
@@ -167,7 +124,7 @@ TEST_CASE("A ppo run repeats itself and, resumed, equals the uninterrupted one b
 
 TEST_CASE("A ppo run refuses models that do not fit each other") {
   const QuietTerminal quiet;
-  const Folder folder;
+  const RunFiles folder;
   write_fresh_model(folder.file("actor.h5"), byte_model(Head::language_model), 1);
   write_fresh_model(folder.file("reward.h5"), byte_model(Head::scalar), 2);
   const auto refused = [&](const auto& change, const char* message) {
