@@ -3,12 +3,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <map>
 
 #include "app/checks.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "shard/communicator.h"
 #include "train/run_folder.h"
 #include "train/toml.h"
 #include "train/version.h"
@@ -311,12 +313,15 @@ std::variant<Invocation, std::string> parse_command_line(const std::vector<std::
 }
 
 int run_tercet(const std::vector<std::string>& arguments) {
+  // A write past the file size limit then fails like one to a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const auto parsed = parse_command_line(arguments);
     if (const auto* text = std::get_if<std::string>(&parsed)) {
       fmt::print("{}", *text);
       return 0;
     }
+    require_single_process();
     const Invocation& invocation = std::get<Invocation>(parsed);
     return invocation.command->run(invocation.settings, invocation.settings_as_json);
   } catch (const Error& error) {

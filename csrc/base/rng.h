@@ -79,7 +79,7 @@ class RandomStream {
   constexpr uint64_t key() const { return key_; }
 
  private:
-  __extension__ using Uint128 = unsigned __int128;
+  __extension__ typedef unsigned __int128 Uint128;  // NOLINT(modernize-use-using): nvcc takes no attribute on `using`
 
   // SplitMix64's finaliser.
   static constexpr uint64_t mix(uint64_t x) {

@@ -71,6 +71,25 @@ TEST_CASE("files that are no models are refused by every command that reads one"
   }
 }
 
+TEST_CASE("more than one launched process is refused, since each would do the whole run") {
+  const ProgramResult result = run_program({"info", "x.h5"}, "", "OMPI_COMM_WORLD_SIZE=2");
+  CHECK(result.exit_code == 2);
+  CHECK_MESSAGE(contains(result.err, "2 processes were launched, but this build trains with one"), result.err);
+  CHECK(contains(run_program({"info", "x.h5"}, "", "OMPI_COMM_WORLD_SIZE=1").err, "x.h5"));
+}
+
+TEST_CASE("a model that does not fit the file size limit ends with a message and leaves no file") {
+  const TemporaryFolder folder;
+  const std::string model = make_model(folder);
+  const std::string out = folder.path + "/limited.h5";
+  const std::string config = folder.path + "/config.json";
+  const ProgramResult result =
+      run_program({"init", "--config", config, "--tokenizer", kTokenizerFolder, "--out", out}, "", "ulimit -f 8;");
+  CHECK(result.exit_code == 1);
+  CHECK_MESSAGE(contains(result.err, "tercet: error: "), result.err);
+  CHECK_FALSE(std::filesystem::exists(out));
+}
+
 TEST_CASE("init and import refuse what does not fit") {
   const TemporaryFolder folder;
   const std::string out = folder.path + "/o.h5";

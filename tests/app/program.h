@@ -41,10 +41,11 @@ inline std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-// Runs build/tercet with `input` on its stdin.
-inline ProgramResult run_program(const std::vector<std::string>& arguments, const std::string& input = "") {
+// Runs build/tercet with `input` on its stdin; `before` is shell text ahead of the command (NAME=value, ulimit ...;).
+inline ProgramResult run_program(const std::vector<std::string>& arguments, const std::string& input = "",
+                                 const std::string& before = "") {
   const TemporaryFolder temporary;
-  std::string command = shell_quoted(TERCET_BINARY_DIR "/tercet");
+  std::string command = before + " " + shell_quoted(TERCET_BINARY_DIR "/tercet");
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
   command += " < " + temporary.file("in", input) + " 2> " + temporary.path + "/err > " + temporary.path + "/out";
   const int status = std::system(command.c_str());
