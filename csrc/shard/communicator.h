@@ -27,8 +27,8 @@ class Communicator {
 // The communicator of a run of one process.
 std::unique_ptr<Communicator> single_communicator();
 
-// Throws Error(Fault::input) under an MPI launcher that started more than one process (Open MPI and MPICH's Hydra say so
-// in the environment): this build has no communicator that joins them, and each would do the whole run.
+// Throws Error(Fault::input) under an MPI launcher that started more than one process (Open MPI and MPICH's Hydra say
+// so in the environment): this build has no communicator that joins them, and each would do the whole run.
 void require_single_process();
 
 }  // namespace tercet
