@@ -18,7 +18,7 @@ help:
 	@echo "make test-long  everything: long tests, sanitizers, mutants"
 	@echo "make bench      kernels of this machine's CPU"
 	@echo "make lint       clang-format and clang-tidy"
-	@echo "make demo-model pretrains the small model in weights/ again (about half an hour)"
+	@echo "make demo-model pretrains the small model in weights/ again (half an hour)"
 
 # Installs missing Debian packages as root; otherwise names them and stops.
 deps:

@@ -11,7 +11,7 @@ work=$build/demo-model
 mkdir -p "$work"
 
 if [ ! -f "$work/fresh.h5" ]; then
-  "$build/examples/demo_dialogues" --out "$work/data" --seed 1 --pretrain 60000
+  "$build/examples/demo_dialogues" --out "$work/data" --seed 1 --pretrain 120000
   "$build/examples/demo_dialogues" --train-tokenizer "$work/data/pretrain.jsonl" --out "$work/tokenizer" --entries 1024
   "$build/tercet" init --config weights/demo-config.json --tokenizer "$work/tokenizer" --seed 1 --out "$work/fresh.h5"
 fi
