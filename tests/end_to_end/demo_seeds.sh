@@ -50,11 +50,17 @@ for seed in $seeds; do
   expect "courtesy rises by at least 0.3" "$(rate "$demo/answers-ppo.jsonl" courteous) - $courteous >= 0.3"
   expect "correctness does not fall" "$(rate "$demo/answers-ppo.jsonl" correct) >= $correct"
 
-  # The control: the same with labels that mean nothing. Chance moves each rate by about 0.02 on 512 prompts (one standard error).
+  # The control: the same with labels that mean nothing, in the unit of the true reward model: its scores are not divided by
+  # their own spread, which would blow chance up to the size of a reward, and what is weighed against them (the KL coefficient, the
+  # penalty of an answer without end) is multiplied by the true model's spread. Chance moves each rate by about 0.02 on 512
+  # prompts (one standard error), and a difference of two by 0.03.
+  unit=$("$tercet" info --json "$demo/reward/model.h5" | sed 's|.*"score":{[^}]*"sd":\([-0-9.e+]*\).*|\1|')
+  kl_coef=$(sed -n 's|^kl-coef = ||p' examples/demo/ppo.toml)
   "$tercet" reward --config examples/demo/reward.toml --model "$demo/sft/model.h5" --data "$demo/data/pairs.jsonl" \
     --eval-data "$demo/data/eval_pairs.jsonl" --shuffle-labels --seed "$seed" --out "$demo/reward-shuffled" --overwrite 2> /dev/null
   "$tercet" ppo --config examples/demo/ppo.toml --actor "$demo/sft/model.h5" \
-    --reward-model "$demo/reward-shuffled/model.h5" --data "$demo/data/prompts.jsonl" --seed "$seed" \
+    --reward-model "$demo/reward-shuffled/model.h5" --data "$demo/data/prompts.jsonl" --seed "$seed" --normalize-reward off \
+    --kl-coef "$(awk "BEGIN { print $unit * $kl_coef }")" --missing-eos-penalty "$unit" \
     --out "$demo/ppo-shuffled" --overwrite 2> /dev/null
   "$tercet" generate --model "$demo/ppo-shuffled/model.h5" --data "$demo/data/eval_prompts.jsonl" --max-new-tokens 32 \
     --seed 7 > "$demo/answers-shuffled.jsonl" 2> /dev/null
