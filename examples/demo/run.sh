@@ -57,4 +57,4 @@ answers "$out/sft/model.h5" sft
 answers "$out/ppo/model.h5" ppo
 "$build/examples/demo_summary" "$out" "${check[@]}"
 printf '\nThe three steps took %d s, the demo %d s. A conversation:\n' "$steps_seconds" "$((SECONDS - started))"
-printf '  %s generate --model %s/ppo/model.h5 --prompt "Tom likes tea. Ana likes milk. What does Tom like?"\n' "$tercet" "$out"
+printf '  %s generate --model %s/ppo/model.h5 --max-new-tokens 32 --prompt "Tom likes tea. Ana likes milk. What does Tom like?"\n' "$tercet" "$out"
