@@ -76,6 +76,7 @@ struct EvalSettings : InferenceSettings {
 struct GenerateSettings : InferenceSettings {
   std::vector<std::string> data;
   std::string prompt;
+  int64_t max_prompt_tokens = 0;  // of --data; 0: none is dropped
   int64_t max_new_tokens = 256;
   double temperature = 1;
   int64_t top_k = 0;

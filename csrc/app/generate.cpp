@@ -9,7 +9,8 @@ namespace tercet {
 namespace {
 
 std::vector<Prompt> read_prompts(const GenerateSettings& settings, const ModelInfo& info, const Tokenizer& tokenizer) {
-  const DataOptions options = inference_data_options(settings, info, settings.data);
+  DataOptions options = inference_data_options(settings, info, settings.data);
+  options.max_prompt_tokens = settings.max_prompt_tokens;
   if (settings.data.empty())
     return text_prompts(tokenizer, std::vector{settings.prompt}, parse_prompt_template(options.prompt_template));
   PromptData data = load_prompts(options, tokenizer);
@@ -41,7 +42,7 @@ int run_generate(const GenerateSettings& settings) {
   if (longest + settings.max_new_tokens > info.config.max_position_embeddings)
     fail_input(fmt::format("the longest prompt has {} tokens; with {} new ones it exceeds the model's {} positions",
                            longest, settings.max_new_tokens, info.config.max_position_embeddings),
-               "--max-new-tokens", "lower it or shorten the prompt");
+               "--max-new-tokens", "lower it, shorten the prompt, or drop long ones of --data by --max-prompt-tokens");
 
   const ModelInstanceOptions options{
       .prefix = "model", .config = info.config, .head = info.head, .dtype = run.dtype, .inference = false};

@@ -21,6 +21,7 @@ if [ -z "$data" ]; then
   pairs=(--data "$out/data/pairs.jsonl" --eval-data "$out/data/eval_pairs.jsonl")
   prompts=(--data "$out/data/prompts.jsonl" --eval-data "$out/data/eval_prompts.jsonl")
   questions=$out/data/eval_prompts.jsonl
+  fits=()
   check=(--check)
 else
   # Every fifth line of the user's file is held out, 512 at most.
@@ -34,11 +35,13 @@ else
   pairs=("${sft[@]}")
   prompts=(--data "$out/data/train.jsonl" --eval-data "$out/data/eval.jsonl" --max-prompt-tokens 192 --max-new-tokens 64)
   questions=$out/data/eval.jsonl
+  fits=(--max-prompt-tokens 192)
   check=()
 fi
 
 answers() {
-  "$tercet" generate --model "$1" --data "$questions" --max-new-tokens 32 --seed 7 > "$out/answers-$2.jsonl" 2> /dev/null
+  "$tercet" generate --model "$1" --data "$questions" "${fits[@]}" --max-new-tokens 32 --seed 7 > "$out/answers-$2.jsonl" \
+    2> "$out/generate.log" || { cat "$out/generate.log" >&2; exit 1; }
 }
 
 answers "$start" start

@@ -299,6 +299,22 @@ TEST_CASE("generate refuses what does not fit the model's positions") {
                 "--stop");
 }
 
+TEST_CASE("generate drops and counts the prompts of a file that are longer than asked for") {
+  const TemporaryFolder folder;
+  const std::string model = make_model(folder);
+  const std::string data = folder.file(
+      "data.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"" + std::string(200, 'x') + "\"}\n{\"prompt\": \"b\"}\n");
+  const std::vector<std::string> arguments = {"generate",         "--model", model,        "--data", data,
+                                              "--max-new-tokens", "4",       "--template", "none"};
+  check_failure(run_program(arguments), "exceeds the model's 128 positions");
+  auto limited = arguments;
+  limited.insert(limited.end(), {"--max-prompt-tokens", "100"});
+  const ProgramResult result = run_program(limited);
+  CHECK_MESSAGE(result.exit_code == 0, result.err);
+  CHECK(json_lines(result.out).size() == 2);
+  CHECK_MESSAGE(contains(result.err, "1 dropped: 1 prompt too long"), result.err);
+}
+
 TEST_CASE("bad records are named with file and line") {
   const TemporaryFolder folder;
   const std::string model = make_model(folder);
