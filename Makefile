@@ -26,6 +26,7 @@ deps:
 
 configure: deps
 	@cmake -S . -B $(BUILD) -G Ninja > $(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+	@sed -n 's/^-- \(.*no cuda device\)/\1/p' $(BUILD)-configure.log
 
 demo: all
 	@bash examples/demo/run.sh $(BUILD) $(DATA)

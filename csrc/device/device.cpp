@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "device/cpu_device.h"
+#include "device/device_library.h"
 
 namespace tercet {
 
@@ -25,9 +26,9 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 std::unique_ptr<Device> open_device(const std::string& name) {
+  if (name == "cuda" || (name == "auto" && cuda_gpus() > 0)) return open_cuda();
+  if (name == "emu") return open_emulator();
   if (name == "cpu" || name == "auto") return std::make_unique<CpuDevice>();
-  if (name == "cuda" || name == "emu")
-    fail_input(fmt::format("this build has no `{}` device", name), "--device", "use cpu or auto");
   fail_input(fmt::format("unknown device \"{}\"", name), "--device", "use auto, cpu, cuda or emu");
 }
 

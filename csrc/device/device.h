@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "device/tensor.h"
 
@@ -49,6 +50,11 @@ class Device {
   // Memory aligned to 256 bytes; throws Error(Fault::run) with the number of bytes when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;
+
+  // The function that queues the op of this name on a stream of the device, its type erased (kernels/op.h knows it), or
+  // nullptr when the device has none. Devices whose kernels lie in a library of their own bring them in this way.
+  using Implementation = void (*)();
+  virtual Implementation implementation(std::string_view) const { return nullptr; }
 
   // Bytes allocated and not yet released.
   size_t allocated_bytes() const { return allocated_bytes_; }

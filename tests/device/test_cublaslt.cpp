@@ -1,0 +1,133 @@
+// The products that tercet asks of cuBLASLt, carried out by a stand-in on host memory.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "base/rng.h"
+#include "device/cublaslt.h"
+
+namespace tercet {
+namespace {
+
+const lt::Functions& fake() { return lt::open_library(TERCET_FAKE_CUBLASLT); }
+
+// A matrix of any dtype and pitch on the host; what lies between the rows is NaN.
+class Matrix {
+ public:
+  Matrix(DType dtype, int64_t rows, int64_t columns, int64_t pitch, uint64_t seed)
+      : tensor(nullptr, dtype, DeviceKind::cpu, {rows, columns}), memory_(rows * pitch * dtype_size(dtype), 0xFF) {
+    tensor.data = memory_.data();
+    tensor.pitch = pitch;
+    const RandomStream random(seed, RandomPurpose::test);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t column = 0; column < columns; ++column)
+        set(row, column, random.normal(static_cast<uint64_t>(row * columns + column)));
+  }
+
+  double at(int64_t row, int64_t column) const {
+    double value = 0;
+    convert(tensor.dtype, address(row, column), DType::f64, &value, 1);
+    return value;
+  }
+  void set(int64_t row, int64_t column, double value) {
+    convert(DType::f64, &value, tensor.dtype, address(row, column), 1);
+  }
+  // Whether everything between the rows is as it was.
+  bool padding_is_whole() const {
+    const size_t size = dtype_size(tensor.dtype);
+    for (int64_t row = 0; row < tensor.rows(); ++row)
+      for (size_t i = (row * tensor.pitch + tensor.columns()) * size; i < (row + 1) * tensor.pitch * size; ++i)
+        if (memory_[i] != 0xFF) return false;
+    return true;
+  }
+
+  Tensor tensor;
+
+ private:
+  void* address(int64_t row, int64_t column) const {
+    return const_cast<uint8_t*>(memory_.data()) + (row * tensor.pitch + column) * dtype_size(tensor.dtype);
+  }
+
+  std::vector<uint8_t> memory_;
+};
+
+struct Case {
+  bool transpose_a, transpose_b, relu, bias;
+  double alpha, beta;
+  DType in, out;
+};
+
+void check_product(const Case& test) {
+  const int64_t m = 5, n = 7, k = 3;
+  Matrix a(test.in, test.transpose_a ? k : m, test.transpose_a ? m : k, 11, 1);
+  Matrix b(test.in, test.transpose_b ? n : k, test.transpose_b ? k : n, 9, 2);
+  Matrix c(test.out, m, n, 10, 3);
+  Matrix bias(test.in, 1, n, n, 4);
+  const Matrix before = c;
+  std::vector<char> workspace(LtProducts::kWorkspaceBytes);
+  LtProducts products(fake(), workspace.data(), nullptr);
+  Product product{.a = a.tensor,
+                  .b = b.tensor,
+                  .c = c.tensor,
+                  .transpose_a = test.transpose_a,
+                  .transpose_b = test.transpose_b,
+                  .relu = test.relu,
+                  .alpha = test.alpha,
+                  .beta = test.beta};
+  if (test.bias) product.bias = Tensor(bias.tensor.data, test.in, DeviceKind::cpu, {n});
+  products.run(product);
+  // One rounding to the result's dtype: 2^-8 in bf16, 2^-11 in fp16, 2^-24 in fp32, doubled for the stand-in's own
+  // float.
+  const double unit = test.out == DType::bf16 ? 0x1p-8 : test.out == DType::f16 ? 0x1p-11 : 0x1p-23;
+  for (int64_t row = 0; row < m; ++row)
+    for (int64_t column = 0; column < n; ++column) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i)
+        sum +=
+            (test.transpose_a ? a.at(i, row) : a.at(row, i)) * (test.transpose_b ? b.at(column, i) : b.at(i, column));
+      double expected = test.alpha * sum + test.beta * before.at(row, column) + (test.bias ? bias.at(0, column) : 0);
+      if (test.relu) expected = std::max(expected, 0.0);
+      CHECK(std::abs(c.at(row, column) - expected) <= unit * (1 + std::abs(expected)));
+    }
+  CHECK(c.padding_is_whole());
+}
+
+}  // namespace
+
+TEST_CASE("a product equals the sum of its terms for every transpose, epilogue, dtype and pitch") {
+  for (const DType in : {DType::f32, DType::bf16, DType::f16})
+    for (const bool transpose_a : {false, true})
+      for (const bool transpose_b : {false, true})
+        for (const bool relu : {false, true})
+          for (const bool bias : {false, true})
+            for (const DType out : {in, DType::f32}) {
+              check_product({transpose_a, transpose_b, relu, bias, 1, 0, in, out});
+              if (!bias) check_product({transpose_a, transpose_b, relu, bias, -0.5, 1, in, out});
+            }
+}
+
+TEST_CASE("one plan serves all products of a shape, whatever their bias") {
+  Matrix a(DType::f32, 4, 4, 4, 1), b(DType::f32, 4, 4, 4, 2), c(DType::f32, 4, 4, 4, 3), d(DType::f32, 4, 4, 4, 3);
+  Matrix first(DType::f32, 1, 4, 4, 5), second(DType::f32, 1, 4, 4, 6);
+  std::vector<char> workspace(LtProducts::kWorkspaceBytes);
+  LtProducts products(fake(), workspace.data(), nullptr);
+  Product product{.a = a.tensor, .b = b.tensor, .c = c.tensor};
+  product.bias = Tensor(first.tensor.data, DType::f32, DeviceKind::cpu, {4});
+  products.run(product);
+  product.c = d.tensor;
+  product.bias = Tensor(second.tensor.data, DType::f32, DeviceKind::cpu, {4});
+  products.run(product);
+  CHECK(products.shapes() == 1);
+  CHECK(d.at(2, 1) - c.at(2, 1) == doctest::Approx(second.at(0, 1) - first.at(0, 1)).epsilon(1e-5));  // fp32
+}
+
+TEST_CASE("products that do not fit are refused") {
+  Matrix a(DType::f32, 4, 3, 3, 1), b(DType::f32, 4, 5, 5, 2), c(DType::f32, 4, 5, 5, 3);
+  std::vector<char> workspace(LtProducts::kWorkspaceBytes);
+  LtProducts products(fake(), workspace.data(), nullptr);
+  CHECK_THROWS_WITH(products.run({.a = a.tensor, .b = b.tensor, .c = c.tensor}), doctest::Contains("b of a product"));
+  CHECK_THROWS_WITH(lt::open_library("/nowhere/libcublasLt.so"), doctest::Contains("cuBLASLt cannot be loaded"));
+}
+
+}  // namespace tercet
