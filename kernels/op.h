@@ -13,6 +13,8 @@
 //   Error(Fault::run) before anything is written.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <span>
 
 #include "device/device.h"
@@ -27,19 +29,33 @@ class Op {
   using Function = void (*)(Stream&, const Args&);
 
   constexpr Op(const char* name, Function cpu) : name_(name), cpu_(cpu) {}
+  Op(const Op&) = delete;
+  Op& operator=(const Op&) = delete;
 
   const char* name() const { return name_; }
 
   // Queues the op on the stream. Throws Error(Fault::run) when the stream's device has no implementation.
   void operator()(Stream& stream, const Args& args) const {
-    TERCET_REQUIRE(stream.device().kind() == DeviceKind::cpu, "{} has no implementation on {}", name_,
-                   device_name(stream.device().kind()));
-    cpu_(stream, args);
+    const Device& device = stream.device();
+    const Function function = device.kind() == DeviceKind::cpu ? cpu_ : gpu_implementation(device);
+    function(stream, args);
   }
 
  private:
+  // Asks the device once per kind: libraries of kernels stay loaded.
+  Function gpu_implementation(const Device& device) const {
+    std::atomic<Function>& known = gpu_[device.kind() == DeviceKind::cuda ? 0 : 1];
+    Function function = known.load(std::memory_order_relaxed);
+    if (function != nullptr) return function;
+    function = reinterpret_cast<Function>(device.implementation(name_));
+    TERCET_REQUIRE(function != nullptr, "{} has no implementation on {}", name_, device_name(device.kind()));
+    known.store(function, std::memory_order_relaxed);
+    return function;
+  }
+
   const char* name_;
   Function cpu_;
+  mutable std::array<std::atomic<Function>, 2> gpu_{};  // cuda, emu
 };
 
 }  // namespace tercet

@@ -22,44 +22,48 @@ namespace {
 constexpr std::array kCpuCompute = {DType::f32, DType::f64};
 // Conversions and 16-bit weights beside an fp32 master are host arithmetic too.
 constexpr std::array kCpuStorage = {DType::f32, DType::f64, DType::bf16, DType::f16};
+constexpr std::array kGpuCompute = {DType::f32, DType::bf16, DType::f16};
+// Log-probabilities, rewards, values and their sums are statistics: fp32 on a GPU whatever the elements are.
+constexpr std::array kGpuStatistics = {DType::f32};
 
 const std::array kOps = {
-    OpEntry{adamw.name(), kCpuStorage},
-    OpEntry{add_scaled.name(), kCpuCompute},
-    OpEntry{affine.name(), kCpuCompute},
-    OpEntry{attention_backward.name(), kCpuCompute},
-    OpEntry{attention_forward.name(), kCpuCompute},
-    OpEntry{cast.name(), kCpuStorage},
-    OpEntry{centered_sums.name(), kCpuCompute},
-    OpEntry{dropout.name(), kCpuCompute},
-    OpEntry{embedding_backward.name(), kCpuCompute},
-    OpEntry{embedding_forward.name(), kCpuCompute},
-    OpEntry{gae.name(), kCpuCompute},
-    OpEntry{gather_rows.name(), kCpuCompute},
-    OpEntry{kv_cache_append.name(), kCpuCompute},
-    OpEntry{layer_norm_backward.name(), kCpuCompute},
-    OpEntry{layer_norm_forward.name(), kCpuCompute},
-    OpEntry{linear_backward.name(), kCpuCompute},
-    OpEntry{linear_forward.name(), kCpuCompute},
-    OpEntry{moving_average.name(), kCpuCompute},
-    OpEntry{paged_attention.name(), kCpuCompute},
-    OpEntry{ppo_policy_loss.name(), kCpuCompute},
-    OpEntry{ppo_value_loss.name(), kCpuCompute},
-    OpEntry{ranking_loss.name(), kCpuCompute},
-    OpEntry{reward_shaping.name(), kCpuCompute},
-    OpEntry{sample.name(), kCpuCompute},
-    OpEntry{scatter_add_rows.name(), kCpuCompute},
-    OpEntry{sum_of_squares.name(), kCpuCompute},
-    OpEntry{token_log_prob_backward.name(), kCpuCompute},
-    OpEntry{token_log_prob_forward.name(), kCpuCompute},
-    OpEntry{token_ranking_loss.name(), kCpuCompute},
-    OpEntry{whiten.name(), kCpuCompute},
+    OpEntry{adamw.name(), kCpuStorage, kGpuCompute},
+    OpEntry{add_scaled.name(), kCpuCompute, kGpuCompute},
+    OpEntry{affine.name(), kCpuCompute, kGpuCompute},
+    OpEntry{attention_backward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{attention_forward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{cast.name(), kCpuStorage, kGpuCompute},
+    OpEntry{centered_sums.name(), kCpuCompute, kGpuStatistics},
+    OpEntry{dropout.name(), kCpuCompute, kGpuCompute},
+    OpEntry{embedding_backward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{embedding_forward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{gae.name(), kCpuCompute, kGpuStatistics},
+    OpEntry{gather_rows.name(), kCpuCompute, kGpuCompute},
+    OpEntry{kv_cache_append.name(), kCpuCompute, kGpuCompute},
+    OpEntry{layer_norm_backward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{layer_norm_forward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{linear_backward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{linear_forward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{moving_average.name(), kCpuCompute, kGpuCompute},
+    OpEntry{paged_attention.name(), kCpuCompute, kGpuCompute},
+    OpEntry{ppo_policy_loss.name(), kCpuCompute, kGpuStatistics},
+    OpEntry{ppo_value_loss.name(), kCpuCompute, kGpuStatistics},
+    OpEntry{ranking_loss.name(), kCpuCompute, kGpuCompute},
+    OpEntry{reward_shaping.name(), kCpuCompute, kGpuStatistics},
+    OpEntry{sample.name(), kCpuCompute, kGpuCompute},
+    OpEntry{scatter_add_rows.name(), kCpuCompute, kGpuCompute},
+    OpEntry{sum_of_squares.name(), kCpuCompute, kGpuCompute},
+    OpEntry{token_log_prob_backward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{token_log_prob_forward.name(), kCpuCompute, kGpuCompute},
+    OpEntry{token_ranking_loss.name(), kCpuCompute, kGpuCompute},
+    OpEntry{whiten.name(), kCpuCompute, kGpuStatistics},
 };
 
 }  // namespace
 
 bool OpEntry::supports(DeviceKind device, DType dtype) const {
-  return device == DeviceKind::cpu && std::find(cpu.begin(), cpu.end(), dtype) != cpu.end();
+  const std::span<const DType> dtypes = device == DeviceKind::cpu ? cpu : gpu;
+  return std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
 }
 
 std::span<const OpEntry> all_ops() { return kOps; }

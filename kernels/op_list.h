@@ -10,8 +10,9 @@ namespace tercet {
 
 struct OpEntry {
   const char* name;
-  // Floating dtypes of the op's element tensors on the CPU.
+  // Floating dtypes of the op's element tensors on the CPU and on a GPU (`cuda`, `emu`).
   std::span<const DType> cpu;
+  std::span<const DType> gpu;
 
   bool supports(DeviceKind device, DType dtype) const;
 };
