@@ -1,7 +1,8 @@
-// What holds for every op: devices and dtypes, sizes, threads, instruction sets.
+// What holds for every op: devices and dtypes, sizes, threads, instruction sets, orders of a GPU's threads.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr DType kFloatingTypes[] = {DType::f64, DType::f32, DType::bf16, DType::f16};
 
-bool runs(const CatalogueEntry& entry, DType dtype) {
-  Runner runner("cpu", dtype);
+bool runs(const CatalogueEntry& entry, const std::string& device, DType dtype) {
+  Runner runner(device, dtype);
   try {
     entry.run(runner, 3);
     return true;
@@ -26,10 +27,36 @@ bool runs(const CatalogueEntry& entry, DType dtype) {
   }
 }
 
-Values run(const CatalogueEntry& entry, DType dtype, int64_t size) {
-  Runner runner("cpu", dtype);
-  return entry.run(runner, size);
+Values run(const CatalogueEntry& entry, DType dtype, int64_t size, const std::string& device = "cpu") {
+  Runner runner(device, dtype);
+  return joined(entry.run(runner, size));
 }
+
+bool is_present(const CatalogueEntry& entry, const std::string& device) {
+  return device == "cpu" || Runner(device, DType::f32).device().implementation(entry.op) != nullptr;
+}
+
+// Calls body(entry, dtype) for the ops that the device has and the dtypes that it computes them in. An error in one of
+// them (the emulator's finds are errors) does not hide the others.
+template <class Body>
+void for_each_gpu_op(const std::string& device, Body&& body) {
+  for (const CatalogueEntry& entry : catalogue())
+    for (const DType dtype : kFloatingTypes) {
+      if (!is_present(entry, device) || !find_op(entry.op).supports(DeviceKind::cuda, dtype)) continue;
+      try {
+        body(entry, dtype);
+      } catch (const Error& error) {
+        const std::string what = fmt::format("{} {} on {}: {}", entry.op, dtype_name(dtype), device, error.what());
+        FAIL_CHECK(what);
+      }
+    }
+}
+
+// Sets the order in which devices that are opened from now on run a GPU's threads.
+struct EmulatorOrder {
+  explicit EmulatorOrder(const char* order) { setenv("TERCET_EMU_ORDER", order, 1); }
+  ~EmulatorOrder() { unsetenv("TERCET_EMU_ORDER"); }
+};
 
 }  // namespace
 
@@ -42,20 +69,32 @@ TEST_CASE("every op of the op list is in the tests' catalogue and the other way 
   CHECK(listed == tested);
 }
 
-TEST_CASE("an op runs in the dtypes of the op list and refuses the others") {
-  std::string table = fmt::format("{:26}{:>8}{:>8}{:>8}{:>8}\n", "op (cpu)", "fp64", "fp32", "bf16", "fp16");
-  for (const CatalogueEntry& entry : catalogue()) {
-    table += fmt::format("{:26}", entry.op);
-    for (const DType dtype : kFloatingTypes) {
-      const bool expected = find_op(entry.op).supports(DeviceKind::cpu, dtype);
-      const std::string what = std::string(entry.op) + " " + dtype_name(dtype);
-      INFO(what);
-      CHECK(runs(entry, dtype) == expected);
-      table += fmt::format("{:>8}", expected ? "yes" : "refused");
+TEST_CASE("every device has every op") {
+  for (const std::string& device : present_devices())
+    for (const CatalogueEntry& entry : catalogue()) {
+      INFO(entry.op << " on " << device);
+      CHECK(is_present(entry, device));
     }
-    table += "\n";
+}
+
+TEST_CASE("an op runs in the dtypes of the op list and refuses the others, on every device") {
+  for (const std::string& device : present_devices()) {
+    std::string table =
+        fmt::format("{:26}{:>8}{:>8}{:>8}{:>8}\n", "op (" + device + ")", "fp64", "fp32", "bf16", "fp16");
+    for (const CatalogueEntry& entry : catalogue()) {
+      table += fmt::format("{:26}", entry.op);
+      for (const DType dtype : kFloatingTypes) {
+        const DeviceKind kind = Runner(device, dtype).device().kind();
+        const bool expected = is_present(entry, device) && find_op(entry.op).supports(kind, dtype);
+        const std::string what = std::string(entry.op) + " " + dtype_name(dtype) + " on " + device;
+        INFO(what);
+        CHECK(runs(entry, device, dtype) == expected);
+        table += fmt::format("{:>8}", expected ? "yes" : "refused");
+      }
+      table += "\n";
+    }
+    MESSAGE(table);
   }
-  MESSAGE(table);
 }
 
 TEST_CASE("fp32 is within its tolerance of fp64 at sizes around a vector and a tile") {
@@ -64,6 +103,32 @@ TEST_CASE("fp32 is within its tolerance of fp64 at sizes around a vector and a t
       const std::string what = fmt::format("{} at size {} ({})", entry.op, size, entry.reason);
       check_close(run(entry, DType::f32, size), run(entry, DType::f64, size), entry.fp32_tolerance, what);
     }
+}
+
+TEST_CASE("a GPU's results are those of fp64 on the same inputs at sizes around a warp and a tile") {
+  for (const std::string& device : present_gpu_devices()) {
+    std::string table = fmt::format("{:26}{:>10}{:>10}{:>10}\n", "norm of error, " + device, "fp32", "bf16", "fp16");
+    std::string last;
+    for_each_gpu_op(device, [&](const CatalogueEntry& entry, DType dtype) {
+      double worst = 0;
+      for (const int64_t size : {0, 1, 63, 65, 129}) {
+        Runner runner(device, dtype);
+        Runner oracle = Runner::oracle(dtype);
+        const Outputs actual = entry.run(runner, size);
+        const Outputs expected = entry.run(oracle, size);
+        REQUIRE(actual.size() >= expected.size());
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const std::string what = fmt::format("output {} of {} {} at size {}", i, entry.op, dtype_name(dtype), size);
+          check_close(actual[i], expected[i], Tolerance::relative_norm(norm_tolerance(dtype)), what);
+          worst = std::max(worst, norm_error(actual[i], expected[i]));
+        }
+      }
+      table += last == entry.op ? "" : fmt::format("{}{:26}", last.empty() ? "" : "\n", entry.op);
+      table += fmt::format("{:>10.1e}", worst);
+      last = entry.op;
+    });
+    MESSAGE(table);
+  }
 }
 
 TEST_CASE("results have the same bits with 1, 2 and 3 threads") {
@@ -77,6 +142,17 @@ TEST_CASE("results have the same bits with 1, 2 and 3 threads") {
       }
     }
   set_threads(available_cores());
+}
+
+TEST_CASE("a GPU's results have the same bits every time, and in every order of its threads") {
+  for (const std::string& device : present_gpu_devices())
+    for_each_gpu_op(device, [&](const CatalogueEntry& entry, DType dtype) {
+      const Values first = run(entry, dtype, 65, device);
+      for (const char* order : {"lifo", "random"}) {
+        const EmulatorOrder changed(order);
+        check_equal(run(entry, dtype, 65, device), first, fmt::format("{} {}", entry.op, dtype_name(dtype)));
+      }
+    });
 }
 
 TEST_CASE("every instruction set gives the same results within rounding") {

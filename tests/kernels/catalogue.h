@@ -3,15 +3,22 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "harness.h"
 
 namespace tercet::test {
 
+// The tensors that an op wrote.
+using Outputs = std::vector<Values>;
+
+// All of them, one after the other.
+Values joined(const Outputs& outputs);
+
 struct CatalogueEntry {
   const char* op;
-  // Runs the op and returns all that it wrote. The inputs do not depend on the runner's dtype.
-  Values (*run)(Runner& runner, int64_t size);
+  // Runs the op and returns what it wrote. The inputs depend on the runner's dtype by their rounding alone.
+  Outputs (*run)(Runner& runner, int64_t size);
   // Largest difference of fp32 from fp64 relative to 1 + |value|, with its reason.
   double fp32_tolerance;
   const char* reason;

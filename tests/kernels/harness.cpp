@@ -1,14 +1,109 @@
 #include "harness.h"
 
+#include <algorithm>
 #include <limits>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
 
 namespace tercet::test {
 
+namespace {
+
+bool is_present(const std::string& device) {
+  try {
+    open_device(device);
+    return true;
+  } catch (const Error& error) {
+    const std::string reason = device + " is skipped: " + error.what();
+    MESSAGE(reason);
+    return false;
+  }
+}
+
+std::vector<std::string> find_devices(std::initializer_list<const char*> names) {
+  std::vector<std::string> present;
+  for (const char* name : names)
+    if (is_present(name)) present.emplace_back(name);
+  return present;
+}
+
+Values converted(const Values& values, DType dtype) {
+  std::vector<std::byte> narrow(values.size() * dtype_size(dtype));
+  Values result(values.size());
+  convert(DType::f64, values.data(), dtype, narrow.data(), std::ssize(values));
+  convert(dtype, narrow.data(), DType::f64, result.data(), std::ssize(values));
+  return result;
+}
+
+void run_targets(const std::vector<std::string>& devices, std::initializer_list<DType> dtypes,
+                 const std::function<void(Runner&)>& body) {
+  for (const std::string& device : devices)
+    for (const DType dtype : dtypes) {
+      Runner runner(device, dtype);
+      const bool computes = runner.device().kind() == DeviceKind::cpu ? dtype_size(dtype) >= 4 : dtype != DType::f64;
+      if (!computes) continue;
+      const std::string target = device + " " + dtype_name(dtype);
+      INFO(target);
+      body(runner);
+    }
+}
+
+}  // namespace
+
+Tolerance Tolerance::relative_norm(double bound) {
+  Tolerance tolerance(0);
+  tolerance.norm = bound;
+  return tolerance;
+}
+
+double norm_tolerance(DType dtype) {
+  if (dtype == DType::bf16) return 6e-3;
+  return dtype == DType::f16 ? 1e-3 : 1e-5;
+}
+
+const std::vector<std::string>& present_devices() {
+  static const std::vector<std::string> present = find_devices({"cpu", "emu", "cuda"});
+  return present;
+}
+
+const std::vector<std::string>& present_gpu_devices() {
+  static const std::vector<std::string> present = [] {
+    std::vector<std::string> gpus = present_devices();
+    std::erase(gpus, "cpu");
+    return gpus;
+  }();
+  return present;
+}
+
+void for_each_target(const std::function<void(Runner&)>& body) {
+  run_targets(present_devices(), {DType::f64, DType::f32, DType::bf16, DType::f16}, body);
+}
+
+void for_each_wide_target(const std::function<void(Runner&)>& body) {
+  run_targets(present_devices(), {DType::f64, DType::f32}, body);
+}
+
+void for_each_cpu_target(const std::function<void(Runner&)>& body) {
+  run_targets({"cpu"}, {DType::f64, DType::f32}, body);
+}
+
 Runner::Runner(const std::string& device_name, DType dtype)
-    : device_(open_device(device_name)), stream_(device_->create_stream()), dtype_(dtype) {}
+    : device_(open_device(device_name)), stream_(device_->create_stream()), dtype_(dtype), input_dtype_(dtype) {}
+
+Runner Runner::oracle(DType dtype) {
+  Runner runner("cpu", DType::f64);
+  runner.input_dtype_ = dtype;
+  return runner;
+}
+
+Tolerance Runner::tolerance(double fp64, double fp32) const {
+  if (dtype_size(dtype_) == 2) return Tolerance::relative_norm(norm_tolerance(dtype_));
+  return is_fp64() ? fp64 : fp32;
+}
+
+Values Runner::rounded(const Values& values) const { return converted(values, input_dtype_); }
 
 Tensor Runner::allocate(DType dtype, std::initializer_list<int64_t> shape, int64_t pitch) {
   Tensor tensor(nullptr, dtype, device_->kind(), shape);
@@ -33,7 +128,7 @@ void Runner::write(const Tensor& tensor, const Values& values) {
 
 Tensor Runner::tensor(const Values& values, std::initializer_list<int64_t> shape, int64_t pitch) {
   const Tensor tensor = allocate(dtype_, shape, pitch);
-  write(tensor, values);
+  write(tensor, rounded(values));
   return tensor;
 }
 
@@ -45,6 +140,24 @@ Tensor Runner::empty(std::initializer_list<int64_t> shape, int64_t pitch) {
 
 Tensor Runner::zeros(std::initializer_list<int64_t> shape) {
   const Tensor tensor = allocate(dtype_, shape, 0);
+  write(tensor, Values(static_cast<size_t>(tensor.elements()), 0.0));
+  return tensor;
+}
+
+Tensor Runner::statistics(const Values& values, std::initializer_list<int64_t> shape) {
+  const Tensor tensor = allocate(statistics_dtype(dtype_), shape, 0);
+  write(tensor, converted(values, statistics_dtype(input_dtype_)));
+  return tensor;
+}
+
+Tensor Runner::empty_statistics(std::initializer_list<int64_t> shape) {
+  const Tensor tensor = allocate(statistics_dtype(dtype_), shape, 0);
+  write(tensor, Values(static_cast<size_t>(tensor.elements()), std::numeric_limits<double>::quiet_NaN()));
+  return tensor;
+}
+
+Tensor Runner::zero_statistics(std::initializer_list<int64_t> shape) {
+  const Tensor tensor = allocate(statistics_dtype(dtype_), shape, 0);
   write(tensor, Values(static_cast<size_t>(tensor.elements()), 0.0));
   return tensor;
 }
@@ -82,30 +195,22 @@ Tensor Runner::bytes(const std::vector<uint8_t>& values) {
 }
 
 Values Runner::read(const Tensor& tensor) {
-  Values values(static_cast<size_t>(tensor.elements()));
   const int64_t columns = tensor.columns();
-  const size_t row_bytes = static_cast<size_t>(columns) * dtype_size(tensor.dtype);
-  std::vector<std::byte> row(row_bytes);
+  const size_t element = dtype_size(tensor.dtype);
+  const int64_t last = (tensor.rows() - 1) * tensor.pitch;  // where the last row starts
+  std::vector<std::byte> rows(tensor.rows() == 0 ? 0 : static_cast<size_t>(last + columns) * element);
+  stream_->copy_to_host(rows.data(), tensor.data, rows.size());
+  stream_->synchronize();
+  Values values(static_cast<size_t>(tensor.elements()));
   for (int64_t r = 0; r < tensor.rows(); ++r) {
-    stream_->copy_to_host(row.data(), tensor.row_range(r, 1).data, row_bytes);
-    stream_->synchronize();
+    const std::byte* row = rows.data() + static_cast<size_t>(r * tensor.pitch) * element;
     double* target = values.data() + r * columns;
     if (tensor.dtype == DType::i32)
-      std::copy_n(reinterpret_cast<const int32_t*>(row.data()), columns, target);
+      std::copy_n(reinterpret_cast<const int32_t*>(row), columns, target);
     else
-      convert(tensor.dtype, row.data(), DType::f64, target, columns);
+      convert(tensor.dtype, row, DType::f64, target, columns);
   }
   return values;
-}
-
-void for_each_target(const std::function<void(Runner&)>& body) {
-  for (const char* device : {"cpu"})
-    for (const DType dtype : {DType::f64, DType::f32}) {
-      Runner runner(device, dtype);
-      const std::string target = std::string(device) + " " + dtype_name(dtype);
-      INFO(target);
-      body(runner);
-    }
 }
 
 Values random_values(int64_t count, uint64_t seed, double scale) {
@@ -128,14 +233,29 @@ std::vector<int32_t> offsets_of(const std::vector<int32_t>& lengths) {
   return offsets;
 }
 
-void check_close(const Values& actual, const Values& expected, double tolerance, const std::string& what) {
+double norm_error(const Values& actual, const Values& expected) {
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    difference += (actual[i] - expected[i]) * (actual[i] - expected[i]);
+    size += expected[i] * expected[i];
+  }
+  const double floor = Tolerance::kNormFloor * std::sqrt(static_cast<double>(actual.size()));
+  return actual.empty() ? 0 : std::sqrt(difference) / std::max(std::sqrt(size), floor);
+}
+
+void check_close(const Values& actual, const Values& expected, const Tolerance& tolerance, const std::string& what) {
   INFO(what);
   REQUIRE(actual.size() == expected.size());
+  if (tolerance.norm > 0) {
+    REQUIRE(norm_error(actual, expected) <= tolerance.norm);
+    return;
+  }
   for (size_t i = 0; i < actual.size(); ++i) {
     const double error = std::abs(actual[i] - expected[i]) / (1 + std::abs(expected[i]));
-    if (error <= tolerance) continue;
+    if (error <= tolerance.element) continue;
     INFO("element " << i << ": " << actual[i] << ", expected " << expected[i] << ", error " << error);
-    REQUIRE(error <= tolerance);
+    REQUIRE(error <= tolerance.element);
   }
 }
 

@@ -1,4 +1,7 @@
 // What the tests of ops share: ops run on every device and dtype that is present, on values given and read as fp64.
+//
+// A test is written once. Its expected values are fp64 and belong to the inputs as the runner's dtype holds them
+// (Runner::rounded), so that what is compared is the op's arithmetic and its one rounding.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -18,23 +21,49 @@ namespace tercet::test {
 
 using Values = std::vector<double>;
 
+// How far actual values may lie from expected ones: each by at most element (1 + |expected|), or, when `norm` is not 0,
+// all of them together by the Euclidean norm relative to that of the expected values, which counts at least as much as
+// values of kNormFloor each.
+struct Tolerance {
+  Tolerance(double each) : element(each) {}  // NOLINT(google-explicit-constructor): a number is a tolerance
+  static Tolerance relative_norm(double bound);
+
+  static constexpr double kNormFloor = 1e-3;
+  double element = 0;
+  double norm = 0;
+};
+
+// The bound on the relative norm of an op's error on a GPU device: fp32 sums in another order, or one rounding to 11 or
+// 8 bits (half a unit: 4.9e-4, 3.9e-3) on top of roundings between the steps of an op.
+double norm_tolerance(DType dtype);
+
 // A device, a stream and a dtype to run ops with; owns the memory of the tensors that it makes.
 class Runner {
  public:
   Runner(const std::string& device_name, DType dtype);
+  // fp64 on the CPU, with inputs as `dtype` holds them: what a runner of that dtype is compared with.
+  static Runner oracle(DType dtype);
 
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
   DType dtype() const { return dtype_; }
   bool is_fp64() const { return dtype_ == DType::f64; }
-  // `fp64` or `fp32`, whichever the dtype is.
-  double tolerance(double fp64, double fp32) const { return is_fp64() ? fp64 : fp32; }
+  // The emulator runs a GPU's threads one after the other: tests give it less to do.
+  bool is_emulated() const { return device_->kind() == DeviceKind::emu; }
+  // `fp64` or `fp32`, whichever the dtype is; the relative norm in 16-bit dtypes.
+  Tolerance tolerance(double fp64, double fp32) const;
+  // The values as tensor() stores them.
+  Values rounded(const Values& values) const;
 
   // Tensors of the runner's dtype. `pitch` 0 means contiguous; what lies between the rows is NaN.
   Tensor tensor(const Values& values, std::initializer_list<int64_t> shape, int64_t pitch = 0);
   // Contents are NaN: an op that does not write them is seen.
   Tensor empty(std::initializer_list<int64_t> shape, int64_t pitch = 0);
   Tensor zeros(std::initializer_list<int64_t> shape);
+  // The same of statistics_dtype(dtype).
+  Tensor statistics(const Values& values, std::initializer_list<int64_t> shape);
+  Tensor empty_statistics(std::initializer_list<int64_t> shape);
+  Tensor zero_statistics(std::initializer_list<int64_t> shape);
   Tensor doubles(const Values& values);
   Tensor int32s(const std::vector<int32_t>& values);
   Tensor int32s(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape);
@@ -51,11 +80,22 @@ class Runner {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   DType dtype_;
+  DType input_dtype_;  // what inputs are rounded to first
   std::vector<Buffer> buffers_;
 };
 
-// Calls body(runner) for every device and dtype that this machine offers, within a doctest SUBCASE-like context.
+// The devices of this build and machine ("cpu", "emu", "cuda"), and those of them that run on a GPU's threads.
+const std::vector<std::string>& present_devices();
+const std::vector<std::string>& present_gpu_devices();
+
+// Calls body(runner) for every device and dtype that is present, within a doctest INFO. The CPU computes in fp64 and
+// fp32, a GPU in fp32, bf16 and fp16.
 void for_each_target(const std::function<void(Runner&)>& body);
+// The same without 16-bit dtypes: for expected values that belong to inputs of many digits, and for ops whose tensors
+// are statistics.
+void for_each_wide_target(const std::function<void(Runner&)>& body);
+// Those of the CPU, which alone looks at indices in memory before it runs.
+void for_each_cpu_target(const std::function<void(Runner&)>& body);
 
 // Standard normal numbers that fp32 holds exactly, so that all dtypes start from the same values.
 Values random_values(int64_t count, uint64_t seed, double scale = 1);
@@ -64,8 +104,9 @@ std::vector<int32_t> random_ids(int64_t count, int64_t bound, uint64_t seed);
 // Offsets of sequences of these lengths.
 std::vector<int32_t> offsets_of(const std::vector<int32_t>& lengths);
 
-// Checks |actual - expected| <= tolerance (1 + |expected|) for every element.
-void check_close(const Values& actual, const Values& expected, double tolerance, const std::string& what);
+// The norm of actual - expected relative to that of expected, in the sense of Tolerance.
+double norm_error(const Values& actual, const Values& expected);
+void check_close(const Values& actual, const Values& expected, const Tolerance& tolerance, const std::string& what);
 void check_equal(const Values& actual, const Values& expected, const std::string& what);
 
 // Central differences of loss(x) in fp64.

@@ -15,14 +15,15 @@ struct Problem {
   Values x, weight, bias, d_out;
 };
 
-Problem problem(int64_t rows, int64_t depth, int64_t columns) {
+// Inputs as the runner holds them.
+Problem problem(const Runner& r, int64_t rows, int64_t depth, int64_t columns) {
   return {rows,
           depth,
           columns,
-          random_values(rows * depth, 1),
-          random_values(columns * depth, 2),
-          random_values(columns, 3),
-          random_values(rows * columns, 4)};
+          r.rounded(random_values(rows * depth, 1)),
+          r.rounded(random_values(columns * depth, 2)),
+          r.rounded(random_values(columns, 3)),
+          r.rounded(random_values(rows * columns, 4))};
 }
 
 // alpha x W^T + bias, plainly.
@@ -46,8 +47,9 @@ double activate(double x, Activation activation) {
 
 // Sums of `depth` products of standard normals: rounding grows with their square root, and the worst of tens of
 // thousands of elements lies at five standard deviations; four lanes add more terms each than sixteen.
-double product_tolerance(const Runner& r, int64_t depth) {
-  return r.tolerance(1e-14, 6e-8) * (4 + 8 * std::sqrt(static_cast<double>(depth)));
+Tolerance product_tolerance(const Runner& r, int64_t depth) {
+  const double growth = 4 + 8 * std::sqrt(static_cast<double>(depth));
+  return r.tolerance(1e-14 * growth, 6e-8 * growth);
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ TEST_CASE("linear is x W^T plus bias with and without activation, for few and ma
                                                {129, 96, 513},
                                                {300, 7, 600},
                                                {5, 768, 70}}) {
-      const Problem p = problem(rows, depth, columns);
+      const Problem p = problem(r, rows, depth, columns);
       for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu}) {
         Values expected = reference_product(p, 0.5);
         for (double& value : expected) value = activate(value, activation);
@@ -85,7 +87,7 @@ TEST_CASE("linear is x W^T plus bias with and without activation, for few and ma
 TEST_CASE("linear adds to its output when asked and needs no bias") {
   for_each_target([](Runner& r) {
     for (const int64_t rows : {2, 90}) {
-      const Problem p = problem(rows, 24, 10);
+      const Problem p = problem(r, rows, 24, 10);
       Values expected = reference_product(p, -2);
       for (int64_t i = 0; i < rows * 10; ++i)
         expected[static_cast<size_t>(i)] += p.d_out[static_cast<size_t>(i)] - p.bias[static_cast<size_t>(i % 10)];
@@ -101,18 +103,18 @@ TEST_CASE("linear adds to its output when asked and needs no bias") {
 }
 
 TEST_CASE("linear's gradients are those of central differences") {
-  const Problem p = problem(6, 5, 4);
   for (const Activation activation : {Activation::none, Activation::relu, Activation::gelu}) {
-    const auto loss = [&](const Values& x, const Values& weight, const Values& bias) {
-      Problem changed = p;
-      changed.x = x;
-      changed.weight = weight;
-      changed.bias = bias;
-      Values out = reference_product(changed, 0.7);
-      for (double& value : out) value = activate(value, activation);
-      return weighted_sum(out, p.d_out);
-    };
     for_each_target([&](Runner& r) {
+      const Problem p = problem(r, 6, 5, 4);
+      const auto loss = [&](const Values& x, const Values& weight, const Values& bias) {
+        Problem changed = p;
+        changed.x = x;
+        changed.weight = weight;
+        changed.bias = bias;
+        Values out = reference_product(changed, 0.7);
+        for (double& value : out) value = activate(value, activation);
+        return weighted_sum(out, p.d_out);
+      };
       const Tensor x = r.tensor(p.x, {6, 5});
       const Tensor weight = r.tensor(p.weight, {4, 5});
       const Tensor out = r.empty({6, 4});
@@ -136,7 +138,7 @@ TEST_CASE("linear's gradients are those of central differences") {
       if (activation == Activation::gelu) args.pre_activation = pre;
       linear_backward(r.stream(), args);
       // Central differences of step 1e-5 are good to 1e-10 relative.
-      const double tolerance = r.tolerance(1e-8, 2e-6);
+      const Tolerance tolerance = r.tolerance(1e-8, 2e-6);
       check_close(r.read(args.d_x), numeric_gradient([&](const Values& v) { return loss(v, p.weight, p.bias); }, p.x),
                   tolerance, "d_x");
       check_close(r.read(args.d_weight),
@@ -152,7 +154,7 @@ TEST_CASE("linear's gradients are those of central differences") {
 TEST_CASE("linear's parameter gradients are added to, d_x only when asked") {
   for_each_target([](Runner& r) {
     for (const int64_t rows : {0, 1, 65, 700}) {
-      const Problem p = problem(rows, 20, 12);
+      const Problem p = problem(r, rows, 20, 12);
       LinearBackwardArgs args{.d_out = r.tensor(p.d_out, {rows, 12}),
                               .x = r.tensor(p.x, {rows, 20}),
                               .weight = r.tensor(p.weight, {12, 20}),
@@ -169,7 +171,7 @@ TEST_CASE("linear's parameter gradients are added to, d_x only when asked") {
         for (double& value : values) value *= 2;
         return values;
       };
-      const double tolerance = product_tolerance(r, std::max<int64_t>(rows, 20));
+      const Tolerance tolerance = product_tolerance(r, std::max<int64_t>(rows, 20));
       check_close(r.read(args.d_x), twice(d_x), tolerance, "d_x");
       check_close(r.read(args.d_weight), twice(d_weight), tolerance, "d_weight");
       check_close(r.read(args.d_bias), twice(d_bias), tolerance, "d_bias");
@@ -179,7 +181,7 @@ TEST_CASE("linear's parameter gradients are added to, d_x only when asked") {
 
 TEST_CASE("linear needs only the tensors of the gradients that are asked for") {
   for_each_target([](Runner& r) {
-    const Problem p = problem(9, 6, 4);
+    const Problem p = problem(r, 9, 6, 4);
     const Tensor d_out = r.tensor(p.d_out, {9, 4});
     const Tensor d_x = r.empty({9, 6});
     linear_backward(r.stream(), {.d_out = d_out, .weight = r.tensor(p.weight, {4, 6}), .d_x = d_x});
@@ -199,11 +201,11 @@ TEST_CASE("linear needs only the tensors of the gradients that are asked for") {
 
 TEST_CASE("linear, GELU and ReLU reproduce PyTorch's values and gradients") {
   const Json& golden = kernel_goldens().at("linear");
-  for_each_target([&](Runner& r) {
+  for_each_wide_target([&](Runner& r) {
     const auto rows = static_cast<int64_t>(golden.at("input").as_array().size());
     const auto columns = static_cast<int64_t>(golden.at("weight").as_array().size());
     const auto depth = static_cast<int64_t>(golden.at("weight").as_array()[0].as_array().size());
-    const double tolerance = r.tolerance(1e-14, 1e-6);
+    const Tolerance tolerance = r.tolerance(1e-14, 1e-6);
     const Tensor x = r.tensor(numbers(golden.at("input")), {rows, depth});
     const Tensor weight = r.tensor(numbers(golden.at("weight")), {columns, depth});
     const Tensor out = r.empty({rows, columns});
@@ -223,10 +225,10 @@ TEST_CASE("linear, GELU and ReLU reproduce PyTorch's values and gradients") {
   });
   for (const auto& [name, activation] : {std::pair{"gelu", Activation::gelu}, std::pair{"relu", Activation::relu}}) {
     const Json& values = kernel_goldens().at(name);
-    for_each_target([&, activation = activation](Runner& r) {
+    for_each_wide_target([&, activation = activation](Runner& r) {
       const Values input = numbers(values.at("input"));
       const auto n = static_cast<int64_t>(input.size());
-      const double tolerance = r.tolerance(1e-14, 1e-6);
+      const Tolerance tolerance = r.tolerance(1e-14, 1e-6);
       const Tensor x = r.tensor(input, {n, 1});
       const Tensor weight = r.tensor({1}, {1, 1});
       const Tensor out = r.empty({n, 1});
@@ -248,7 +250,7 @@ TEST_CASE("linear, GELU and ReLU reproduce PyTorch's values and gradients") {
 
 TEST_CASE("linear refuses wrong shapes, wrong dtypes and an activation on an accumulated output") {
   for_each_target([](Runner& r) {
-    Runner other("cpu", r.is_fp64() ? DType::f32 : DType::f64);
+    Runner other(device_name(r.device().kind()), r.dtype() == DType::f32 ? DType::f64 : DType::f32);
     const Tensor x = r.zeros({4, 3});
     const Tensor weight = r.zeros({2, 3});
     const Tensor out = r.zeros({4, 2});

@@ -37,7 +37,7 @@ Drawn draw(Runner& r, const Values& logits, int64_t rows, const Options& options
     samples.push_back(s);
   }
   const Tensor ids = r.int32s(std::vector<int32_t>(static_cast<size_t>(rows), -1));
-  const Tensor log_prob = r.empty({rows});
+  const Tensor log_prob = r.empty_statistics({rows});
   SampleArgs args{.logits = r.tensor(repeated, {rows, vocabulary}),
                   .samples = r.int64s(samples),
                   .positions = r.int32s(std::vector<int32_t>(static_cast<size_t>(rows), 17)),
@@ -96,10 +96,12 @@ TEST_CASE("a draw is the largest logit plus Gumbel noise of the random numbers o
     for (const Options& options :
          {Options{}, Options{0.7, 0, 1}, Options{1, 5, 1}, Options{1.3, 0, 0.8}, Options{0.9, 40, 0.5}})
       for_each_target([&](Runner& r) {
-        const Drawn drawn = draw(r, logits, 200, options);
+        const int64_t rows = r.is_emulated() ? 20 : 200;
+        const Drawn drawn = draw(r, logits, rows, options);
+        const Values held = r.rounded(logits);
         int different = 0;
-        for (int64_t s = 0; s < 200; ++s)
-          if (drawn.ids[static_cast<size_t>(s)] != reference_draw(logits, s, options)) ++different;
+        for (int64_t s = 0; s < rows; ++s)
+          if (drawn.ids[static_cast<size_t>(s)] != reference_draw(held, s, options)) ++different;
         // In fp32 two tokens within 1e-6 of each other may change places: about one draw in 10^5.
         CHECK(different == 0);
       });
@@ -111,26 +113,29 @@ TEST_CASE("the log-probability of a draw is that of the whole vocabulary at the 
   for (const Options& options : {Options{0.7, 0, 1}, Options{1.5, 3, 1}, Options{0, 0, 1}})
     for_each_target([&](Runner& r) {
       const Drawn drawn = draw(r, logits, 50, options);
+      const Values held = r.rounded(logits);
       const double temperature = options.temperature == 0 ? 1 : options.temperature;
       double sum = 0;
-      for (const double logit : logits) sum += std::exp(logit / temperature);
+      for (const double logit : held) sum += std::exp(logit / temperature);
+      // fp32, which the log-probability of 16-bit logits is too.
       for (size_t s = 0; s < 50; ++s)
-        check_close({drawn.log_prob[s]}, {logits[static_cast<size_t>(drawn.ids[s])] / temperature - std::log(sum)},
-                    r.tolerance(1e-13, 1e-6), "log_prob");
+        check_close({drawn.log_prob[s]}, {held[static_cast<size_t>(drawn.ids[s])] / temperature - std::log(sum)},
+                    r.is_fp64() ? 1e-13 : 1e-6, "log_prob");
     });
 }
 
 TEST_CASE("frequencies of draws follow the softmax (chi-square)") {
   const Values logits = {0.3, -1.2, 2.0, 0.0, 1.1, -0.4, 0.9, -3.0};
-  constexpr int64_t kDraws = 20000;
   for (const double temperature : {1.0, 0.7}) {
-    double sum = 0;
-    for (const double logit : logits) sum += std::exp(logit / temperature);
     for_each_target([&](Runner& r) {
-      const Drawn drawn = draw(r, logits, kDraws, {temperature, 0, 1});
+      const Values held = r.rounded(logits);
+      double sum = 0;
+      for (const double logit : held) sum += std::exp(logit / temperature);
+      const int64_t draws = r.is_emulated() ? 2000 : 20000;
+      const Drawn drawn = draw(r, logits, draws, {temperature, 0, 1});
       double chi_square = 0;
-      for (size_t j = 0; j < logits.size(); ++j) {
-        const double expected = kDraws * std::exp(logits[j] / temperature) / sum;
+      for (size_t j = 0; j < held.size(); ++j) {
+        const double expected = static_cast<double>(draws) * std::exp(held[j] / temperature) / sum;
         const auto observed = static_cast<double>(std::count(drawn.ids.begin(), drawn.ids.end(), static_cast<int>(j)));
         chi_square += (observed - expected) * (observed - expected) / expected;
       }
@@ -163,7 +168,7 @@ TEST_CASE("ties at the limit of top-k and top-p are kept by smallest index") {
         Case{{1, 100, 1}, {0, 1, 2, 3, 4, 5, 6}}, Case{{1, 0, (2 * e * e + 1.5 * e) / total}, {0, 1, 2, 3}},
         Case{{1, 0, 1e-9}, {1}}, Case{{1, 3, 0.9}, {0, 1, 3}}, Case{{1, 3, 0.5}, {1, 3}}})
     for_each_target([&, options = options, kept = kept](Runner& r) {
-      const Drawn drawn = draw(r, logits, 500, options);
+      const Drawn drawn = draw(r, logits, r.is_emulated() ? 100 : 500, options);
       std::vector<int> seen = drawn.ids;
       std::sort(seen.begin(), seen.end());
       seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
@@ -175,13 +180,54 @@ TEST_CASE("top-p that needs more tokens than are sorted first keeps exactly the 
   Values logits(5000);
   for (size_t j = 0; j < logits.size(); ++j) logits[j] = -1e-4 * static_cast<double>((j * 1237) % 5000);
   const Options options{1, 0, 0.6};
-  const std::vector<bool> mask = allowed(logits, options);
-  Runner r("cpu", DType::f64);
-  const Drawn drawn = draw(r, logits, 300, options);
-  for (int64_t s = 0; s < 300; ++s) {
-    CHECK(mask[static_cast<size_t>(drawn.ids[static_cast<size_t>(s)])]);
-    CHECK(drawn.ids[static_cast<size_t>(s)] == reference_draw(logits, s, options));
+  for_each_target([&](Runner& r) {
+    // In 16 bits many logits are equal: the last tokens kept are told apart by their indices.
+    const Values held = r.rounded(logits);
+    const std::vector<bool> mask = allowed(held, options);
+    const int64_t rows = r.is_emulated() ? 10 : 300;
+    const Drawn drawn = draw(r, logits, rows, options);
+    for (int64_t s = 0; s < rows; ++s) {
+      CHECK(mask[static_cast<size_t>(drawn.ids[static_cast<size_t>(s)])]);
+      CHECK(drawn.ids[static_cast<size_t>(s)] == reference_draw(held, s, options));
+    }
+  });
+}
+
+TEST_CASE("draws from large vocabularies are those of the definition") {
+  for (const int64_t vocabulary : {8209, 50272}) {
+    const Values logits = random_values(vocabulary, 1, 2);
+    for (const Options& options : {Options{0.7, 0, 1}, Options{1, 50, 0.9}, Options{1.2, 0, 0.95}, Options{0, 0, 1}})
+      for_each_target([&](Runner& r) {
+        const Values held = r.rounded(logits);
+        const Drawn drawn = draw(r, logits, 2, options);
+        const auto largest = std::max_element(held.begin(), held.end()) - held.begin();
+        for (int64_t s = 0; s < 2; ++s)
+          CHECK(drawn.ids[static_cast<size_t>(s)] ==
+                (options.temperature == 0 ? largest : reference_draw(held, s, options)));
+      });
   }
+}
+
+TEST_CASE("the tokens of the limit that are kept are the first ones, wherever they lie in a large vocabulary") {
+  // 3000 equal tokens among smaller ones: which of them are kept is seen by making all others impossible.
+  Values logits(9001, -30.0);
+  std::vector<int> equal;
+  for (int j = 0; j < 3000; ++j) equal.push_back((j * 3 + 5) % 9001);
+  std::sort(equal.begin(), equal.end());
+  for (const int j : equal) logits[static_cast<size_t>(j)] = 2;
+  for (const Options& options : {Options{1, 1, 1}, Options{1, 1000, 1}, Options{1, 0, 0.25}, Options{1, 2000, 0.5}})
+    for_each_target([&](Runner& r) {
+      const int64_t kept = options.top_k == 1 ? 1 : (options.top_p == 0.25 ? 750 : 1000);
+      const Drawn drawn = draw(r, logits, r.is_emulated() ? 5 : 100, options);
+      for (const int id : drawn.ids) {
+        const auto place = std::lower_bound(equal.begin(), equal.end(), id);
+        REQUIRE(place != equal.end());
+        CHECK(*place == id);
+        CHECK(place - equal.begin() < kept);
+      }
+      for (size_t s = 0; s < drawn.ids.size(); ++s)
+        CHECK(drawn.ids[s] == reference_draw(logits, static_cast<int64_t>(s), options));
+    });
 }
 
 TEST_CASE("a row with a NaN gives a NaN log-probability and leaves other rows alone") {
@@ -202,7 +248,7 @@ TEST_CASE("sampling refuses impossible options and a scratch without need") {
                           .samples = r.int64s({0, 1}),
                           .positions = r.int32s({0, 0}),
                           .ids = r.int32s({0, 0}),
-                          .log_prob = r.zeros({2}),
+                          .log_prob = r.zero_statistics({2}),
                           .scratch = scratch,
                           .temperature = options.temperature,
                           .top_k = options.top_k,
