@@ -37,6 +37,8 @@ void check_overwrite(const Command& command, const Settings& settings, const std
 
 void check_common(const Command& command, const Settings& settings, const CommonSettings& common) {
   check_device(common.device, common.dtype);
+  if (common.dtype == "fp16")
+    fail_input("training in fp16 needs a loss scale, which this version does not have", "--dtype", "use bf16 or fp32");
   check_data(common.data, common.fields);
   check_data(common.eval_data, "");
   if (!common.split.empty()) parse_split(common.split);

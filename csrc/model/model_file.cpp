@@ -101,7 +101,7 @@ void read_weights(Stream& stream, const std::string& path, UnitSet& units, std::
   std::set<std::string> known;
   for_each_tensor(units, [&](const TensorSpec& spec) {
     known.insert(spec.name);
-    const Tensor target = units.weight(spec.name);
+    const Tensor target = units.exact_weight(spec.name);
     const TensorInfo* info = file.find(spec.name);
     if (info == nullptr && spec.name == kScoreWeight && init_score) {
       fill_normal(stream, target, score_sd(target), *init_score, spec.name);
@@ -120,6 +120,7 @@ void read_weights(Stream& stream, const std::string& path, UnitSet& units, std::
       require_finite(part, first, spec.name, path);
     });
   });
+  units.round_weights(stream);
   for (const TensorInfo& info : file.tensors())
     if (!known.contains(info.name))
       fail_input(fmt::format("the tensor {} is not one of this model", info.name), path,
@@ -149,7 +150,7 @@ void write_model(Stream& stream, const std::string& path, const ModelInfo& info,
   write_model_info(file, info, dtype);
   std::vector<std::byte> host;
   for_each_tensor(units, [&](const TensorSpec& spec) {
-    const Tensor source = units.weight(spec.name);
+    const Tensor source = units.exact_weight(spec.name);
     const TensorInfo tensor{spec.name, dtype, spec.shape};
     file.create(tensor);
     for (int64_t first = 0; first < source.elements(); first += kPartElements) {
@@ -167,7 +168,7 @@ void write_model(Stream& stream, const std::string& path, const ModelInfo& info,
 
 void init_weights(Stream& stream, UnitSet& units, const OptConfig& config, uint64_t seed) {
   for_each_tensor(units, [&](const TensorSpec& spec) {
-    const Tensor target = units.weight(spec.name);
+    const Tensor target = units.exact_weight(spec.name);
     const bool norm = spec.name.find("layer_norm") != std::string::npos;
     if (spec.name == kScoreWeight) {
       fill_normal(stream, target, score_sd(target), seed, spec.name);
@@ -181,6 +182,7 @@ void init_weights(Stream& stream, UnitSet& units, const OptConfig& config, uint6
     if (ends_with(spec.name, "embed_tokens.weight") && config.pad_token_id < config.vocab_size)
       fill_constant(stream, target.row_range(config.pad_token_id, 1), 0);
   });
+  units.round_weights(stream);
 }
 
 void require_tokenizer_fits(const Tokenizer& tokenizer, const OptConfig& config, const std::string& where) {

@@ -70,7 +70,7 @@ void AdamW::step(Stream& stream, double lr, double norm, double gradient_scale) 
       const UnitSet::Buffers& buffers = units_.buffers(u, static_cast<int>(s));
       if (!buffers.gradient.defined()) continue;
       adamw(stream, {.weights = buffers.weights,
-                     .master = {},
+                     .master = buffers.master,
                      .gradient = buffers.gradient,
                      .m = buffers.m,
                      .v = buffers.v,

@@ -1,6 +1,7 @@
 #include "shard/unit.h"
 
 #include "base/checked.h"
+#include "kernels/elementwise.h"
 
 namespace tercet {
 namespace {
@@ -71,6 +72,9 @@ std::vector<Slot> UnitSet::footprint(const std::vector<UnitSpec>& units, const U
       slots.push_back({slot_name(options, unit, segment, "weights"), MemoryClass::parameters,
                        elements * dtype_size(options.dtype), Phase::rollout, Phase::save});
       if (!options.trainable || !segment.trainable) continue;
+      if (options.dtype != statistics_dtype(options.dtype))
+        slots.push_back({slot_name(options, unit, segment, "master"), MemoryClass::optimizer, state_bytes,
+                         Phase::rollout, Phase::save});
       slots.push_back({slot_name(options, unit, segment, "gradient"), MemoryClass::gradients, state_bytes,
                        options.gradient_first, options.gradient_last});
       for (const char* moment : {"m", "v"})
@@ -93,6 +97,7 @@ UnitSet::UnitSet(std::vector<UnitSpec> units, const UnitOptions& options, Arena&
       };
       buffers.weights = take("weights", options.dtype);
       if (!options.trainable || !segment.trainable) continue;
+      if (options.dtype != state) buffers.master = take("master", state);
       buffers.gradient = take("gradient", state);
       for (Tensor* moment : {&buffers.m, &buffers.v}) {
         *moment = take(moment == &buffers.m ? "m" : "v", state);
@@ -119,27 +124,32 @@ int64_t UnitSet::parameters() const {
   return sum;
 }
 
-Tensor UnitSet::by_name(std::string_view tensor_name, bool gradient) {
+Tensor UnitSet::by_name(std::string_view tensor_name, Tensor (*choose)(const Buffers&)) {
   for (size_t u = 0; u < units_.size(); ++u) {
     int segment = -1;
     size_t index = 0;
     const TensorSpec* tensor = find_spec(units_[u], tensor_name, segment, index);
     if (tensor == nullptr) continue;
     const Buffers& segment_buffers = buffers(static_cast<int>(u), segment);
-    return view(gradient ? segment_buffers.gradient : segment_buffers.weights,
-                {segment, tensor->offset, tensor->shape[0], matrix_columns(*tensor)});
+    return view(choose(segment_buffers), {segment, tensor->offset, tensor->shape[0], matrix_columns(*tensor)});
   }
   return {};
 }
 
 Tensor UnitSet::weight(std::string_view tensor_name) {
-  const Tensor tensor = by_name(tensor_name, false);
+  const Tensor tensor = by_name(tensor_name, [](const Buffers& buffers) { return buffers.weights; });
+  TERCET_REQUIRE(tensor.defined(), "the model has no tensor called {}", tensor_name);
+  return tensor;
+}
+
+Tensor UnitSet::exact_weight(std::string_view tensor_name) {
+  const Tensor tensor = by_name(tensor_name, [](const Buffers& buffers) { return buffers.exact(); });
   TERCET_REQUIRE(tensor.defined(), "the model has no tensor called {}", tensor_name);
   return tensor;
 }
 
 Tensor UnitSet::gradient(std::string_view tensor_name) {
-  const Tensor tensor = by_name(tensor_name, true);
+  const Tensor tensor = by_name(tensor_name, [](const Buffers& buffers) { return buffers.gradient; });
   TERCET_REQUIRE(tensor.defined(), "the model has no gradient of a tensor called {}", tensor_name);
   return tensor;
 }
@@ -158,6 +168,12 @@ void UnitSet::zero_gradients(Stream& stream) {
       if (segment.gradient.defined())
         stream.fill_zero(segment.gradient.data,
                          static_cast<size_t>(segment.gradient.elements()) * dtype_size(segment.gradient.dtype));
+}
+
+void UnitSet::round_weights(Stream& stream) {
+  for (auto& unit : buffers_)
+    for (Buffers& segment : unit)
+      if (segment.master.defined()) cast(stream, {.source = segment.master, .target = segment.weights});
 }
 
 void UnitSet::require_idle() const {

@@ -70,8 +70,12 @@ class UnitSet {
   // The flat buffers of one segment.
   struct Buffers {
     Tensor weights;   // [n] options.dtype
+    Tensor master;    // [n] statistics dtype: what is trained, and rounded to `weights`; trainable 16-bit sets only
     Tensor gradient;  // [n] statistics dtype; trainable only
     Tensor m, v;      // [n] statistics dtype; trainable only
+
+    // The weights in their finest precision.
+    const Tensor& exact() const { return master.defined() ? master : weights; }
   };
 
   static std::vector<Slot> footprint(const std::vector<UnitSpec>& units, const UnitOptions& options);
@@ -94,17 +98,23 @@ class UnitSet {
 
   // A tensor's weights (or gradient) by full name, for import, export and tests.
   Tensor weight(std::string_view tensor_name);
+  // The weights in their finest precision: what files hold.
+  Tensor exact_weight(std::string_view tensor_name);
   Tensor gradient(std::string_view tensor_name);
   bool has(std::string_view tensor_name) const;
 
   void zero_gradients(Stream& stream);
+
+  // Rounds the master weights, where there are any, to the weights: after exact weights were written.
+  void round_weights(Stream& stream);
 
   // Throws Error(Fault::run) when a lease is still held.
   void require_idle() const;
 
  private:
   friend class UnitLease;
-  Tensor by_name(std::string_view tensor_name, bool gradient);
+  // The view of a tensor in the buffer that `choose` picks; undefined when there is none.
+  Tensor by_name(std::string_view tensor_name, Tensor (*choose)(const Buffers&));
 
   std::vector<UnitSpec> units_;
   UnitOptions options_;

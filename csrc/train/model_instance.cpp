@@ -138,7 +138,7 @@ struct ModelInstance::Parts {
       for (size_t s = 0; s < segments.size(); ++s) {
         const UnitSet::Buffers& buffers = units.buffers(u, static_cast<int>(s));
         for (const TensorSpec& tensor : segments[s].tensors) {
-          visit("weights", tensor, buffers.weights.row_range(tensor.offset, tensor.elements()));
+          visit("weights", tensor, buffers.exact().row_range(tensor.offset, tensor.elements()));
           if (!buffers.m.defined()) continue;
           visit("m", tensor, buffers.m.row_range(tensor.offset, tensor.elements()));
           visit("v", tensor, buffers.v.row_range(tensor.offset, tensor.elements()));
@@ -229,6 +229,7 @@ void ModelInstance::load(const Hdf5Reader& file, const Json& state) {
   parts_->for_each_saved([&](const char* kind, const TensorSpec& spec, const Tensor& tensor) {
     load_tensor(parts_->stream, file, fmt::format("{}/{}/{}", prefix, kind, spec.name), tensor);
   });
+  parts_->units.round_weights(parts_->stream);
   if (parts_->optimizer) parts_->optimizer->set_steps(state.at(prefix + "/optimizer_steps").as_int());
 }
 

@@ -73,7 +73,7 @@ PpoTrainer::PpoTrainer(const PpoSettings& settings, const PpoModels& models, Ppo
   ema_.emplace(opt_units(actor.config, actor.head), ema_options(actor.dtype), arena, stream, communicator);
   for (int u = 0; u < ema_->count(); ++u)
     for (int s = 0; s < static_cast<int>(ema_->spec(u).segments.size()); ++s)
-      cast(stream, {.source = models_.actor.units().buffers(u, s).weights, .target = ema_->buffers(u, s).weights});
+      cast(stream, {.source = models_.actor.units().buffers(u, s).exact(), .target = ema_->buffers(u, s).weights});
 }
 
 void PpoTrainer::check_settings() const {

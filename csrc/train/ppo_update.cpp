@@ -215,7 +215,7 @@ void PpoTrainer::update_ema() {
   for (int u = 0; u < ema_->count(); ++u)
     for (int s = 0; s < static_cast<int>(ema_->spec(u).segments.size()); ++s)
       moving_average(stream_, {.average = ema_->buffers(u, s).weights,
-                               .x = models_.actor.units().buffers(u, s).weights,
+                               .x = models_.actor.units().buffers(u, s).exact(),
                                .decay = settings_.ema_decay});
 }
 
