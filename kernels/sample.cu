@@ -2,8 +2,8 @@
 //
 // Layout   logits [S, V] of any pitch; workspace: what a row may give, and the results of parts of rows.
 // Floor    2 bytes per bf16 logit, read once; about 40 instructions of random bits and two logarithms per logit.
-// Draw     a block per part of 8192 tokens of a row finds the largest z + Gumbel noise, the largest logit and the sum of
-//          exponentials in one pass; a second kernel joins a row's parts. Ties go to the smallest index: the draw
+// Draw     a block per part of 8192 tokens of a row finds the largest z + Gumbel noise, the largest logit and the sum
+//          of exponentials in one pass; a second kernel joins a row's parts. Ties go to the smallest index: the draw
 //          depends on neither parts nor threads.
 // Limits   top-k and top-p look for the key of the last token kept among the order-preserving integers of the logits: a
 //          block per row decides two bits per pass, by the masses (1, or exp in fp64 sums) of the keys that share the

@@ -3,9 +3,8 @@
 // Layout    logits [R, V] of any pitch and alignment; a block per row, whose threads take runs of 16 bytes in turn.
 // Floor     forward 2 bytes per bf16 logit, backward 2 + 2; one exponential per logit each.
 // Forward   one pass: every thread keeps (largest logit, sum exp, sum exp times exponent) of what it has seen and
-// rescales
-//           them when a larger logit comes; the block joins the threads' triples in a fixed order. Exponents are
-//           base 2.
+//           rescales them when a larger logit comes; the block joins its threads' triples in a fixed order. Exponents
+//           are base 2.
 // Backward  log_sum_exp and entropy are given, so that every element becomes its gradient on its own, in place.
 // Sources   M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
 #include <cmath>
