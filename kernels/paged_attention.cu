@@ -30,6 +30,8 @@ struct PagedSequences {
   __device__ __forceinline__ Sequence operator[](int s) const {
     return {offsets[s], offsets[s + 1] - offsets[s], lengths[s], block_table + s * table_pitch};
   }
+  // Tokens beyond those of the slots are idle.
+  __device__ __forceinline__ bool own(int64_t token) const { return token < offsets[count]; }
   static __device__ __forceinline__ int64_t key_row(const Sequence& sequence, int key) {
     return int64_t{sequence.blocks[key / kBlockTokens]} * kBlockTokens + key % kBlockTokens;
   }
@@ -45,12 +47,12 @@ struct CacheViews {
   Rows<T> k_cache, v_cache;
 };
 
-// A block per token; tokens beyond those of the slots do nothing.
+// A block per token.
 template <class T, bool kPacks>
 __global__ void __launch_bounds__(kAppendThreads)
     kv_cache_append_kernel(CacheViews<T> x, PagedSequences slots, int64_t columns) {
   const int token = static_cast<int>(blockIdx.x);
-  if (token >= slots.offsets[slots.count]) return;
+  if (!slots.own(token)) return;
   const Sequence slot = slots[row_owner(slots.offsets, slots.count, token)];
   const int64_t row = PagedSequences::key_row(slot, slot.past + token - static_cast<int>(slot.first));
   constexpr int kStep = kPacks ? Pack<T>::kCount : 1;
@@ -288,7 +290,7 @@ template <class T>
 __global__ void __launch_bounds__(kAttentionThreads)
     paged_attention_merge_kernel(Rows<T> out, PagedSequences slots, Streaming streaming) {
   const int64_t token = blockIdx.x / static_cast<unsigned>(streaming.heads);
-  if (token >= slots.offsets[slots.count]) return;
+  if (!slots.own(token)) return;
   const int head = static_cast<int>(blockIdx.x) % streaming.heads, head_size = streaming.head_size;
   const float* parts = streaming.parts + int64_t{blockIdx.x} * streaming.splits * (head_size + 2);
   for (int d = static_cast<int>(threadIdx.x); d < head_size; d += kAttentionThreads) {
