@@ -249,12 +249,14 @@ TEST_CASE("attention against the cache, token by token or in pieces, equals atte
       const Tensor table = r.int32s({3, 9, 0, 5, 1, 7, 8, 11, 15, 2, 4, 12}, {3, 4});
       std::vector<int32_t> lengths(3, 0);
       Values actual(p.q.size(), NAN);
-      for (bool more = true; more;) {
+      // The emulator gets the small pieces for the last tokens only.
+      int32_t most = r.is_emulated() ? std::max(piece, 85) : piece;
+      for (bool more = true; more; most = piece) {
         std::vector<int32_t> counts;
         std::vector<int64_t> rows;
         for (size_t s = 0; s < 3; ++s) {
           const int32_t left = p.offsets[s + 1] - p.offsets[s] - lengths[s];
-          counts.push_back(std::min(piece, left));
+          counts.push_back(std::min(most, left));
           for (int32_t i = 0; i < counts.back(); ++i) rows.push_back(p.offsets[s] + lengths[s] + i);
         }
         const auto pick = [&](const Values& values) {
