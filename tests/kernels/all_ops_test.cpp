@@ -52,10 +52,23 @@ void for_each_gpu_op(const std::string& device, Body&& body) {
     }
 }
 
-// Sets the order in which devices that are opened from now on run a GPU's threads.
-struct EmulatorOrder {
-  explicit EmulatorOrder(const char* order) { setenv("TERCET_EMU_ORDER", order, 1); }
-  ~EmulatorOrder() { unsetenv("TERCET_EMU_ORDER"); }
+// Sets the order in which devices that are opened while it lives run a GPU's threads.
+class EmulatorOrder {
+ public:
+  explicit EmulatorOrder(const char* order) {
+    if (const char* before = std::getenv(kVariable); before != nullptr) before_ = before;
+    setenv(kVariable, order, 1);
+  }
+  ~EmulatorOrder() {
+    if (before_.empty())
+      unsetenv(kVariable);
+    else
+      setenv(kVariable, before_.c_str(), 1);
+  }
+
+ private:
+  static constexpr const char* kVariable = "TERCET_EMU_ORDER";
+  std::string before_;
 };
 
 }  // namespace
