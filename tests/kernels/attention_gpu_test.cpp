@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "device/gpu_stream.h"
@@ -254,7 +255,7 @@ class Decoder {
       for (int32_t i = 0; i < counts[s]; ++i) rows.push_back(bounds[s] + cached_[s] + i);
     }
     const int64_t hidden = p_.hidden(), total = static_cast<int64_t>(rows.size()) + idle;
-    Values picked(static_cast<size_t>(total * 3 * hidden), std::numeric_limits<double>::quiet_NaN());
+    Values picked(static_cast<size_t>(total * 3 * hidden), 7.0);
     for (size_t i = 0; i < rows.size(); ++i)
       std::copy_n(qkv_.begin() + rows[i] * 3 * hidden, 3 * hidden,
                   picked.begin() + static_cast<int64_t>(i) * 3 * hidden);
@@ -268,12 +269,23 @@ class Decoder {
       std::copy_n(values.begin() + static_cast<int64_t>(i) * hidden, hidden, out_.begin() + rows[i] * hidden);
     for (auto i = static_cast<size_t>((total - idle) * hidden); i < values.size(); ++i) REQUIRE(std::isnan(values[i]));
     for (size_t s = 0; s < pieces.size(); ++s) cached_[s] += counts[s];
+    check_stored();
   }
 
   bool done() const { return cached_ == p_.lengths; }
   const Values& out() const { return out_; }
 
  private:
+  // The caches hold the keys and values of all tokens so far, and nothing else.
+  void check_stored() {
+    const int64_t tokens = std::accumulate(cached_.begin(), cached_.end(), int64_t{0});
+    for (const Tensor& cache : {k_cache_, v_cache_}) {
+      const Values values = r_.read(cache);
+      REQUIRE(std::count_if(values.begin(), values.end(), [](double x) { return !std::isnan(x); }) ==
+              tokens * p_.hidden());
+    }
+  }
+
   Runner& r_;
   const Problem& p_;
   const Values& qkv_;
@@ -288,12 +300,12 @@ class Decoder {
 TEST_CASE("decoding from the cache equals attention over the whole sequence, for prompts, single tokens and both") {
   for_each_gpu([](const std::string& device, DType dtype) {
     for (const auto& [heads, head_size] : {std::pair{2, 64}, std::pair{1, 80}, std::pair{1, 128}, std::pair{3, 6}}) {
-      const Problem p{{70, 1, 39, 33}, heads, head_size};
+      const Problem p{{70, 1, 69, 33}, heads, head_size};
       Runner r(device, dtype);
       const Values qkv = p.qkv();
       Decoder decoder(r, p, qkv, 3);
-      decoder.step({66, 0, 0, 1}, 2);  // one prompt and a single token
-      decoder.step({1, 1, 36, 31});    // prompts that begin in the cache
+      decoder.step({66, 0, 33, 1}, 2);  // prompts and a single token
+      decoder.step({2, 1, 33, 29});     // prompts that begin in the cache
       for (int i = 0; i < 3; ++i) decoder.step({1, 1, 1, 1}, i);
       REQUIRE(decoder.done());
       check_close(decoder.out(), oracle_results(p, dtype).out, forward_tolerance(dtype),
@@ -305,13 +317,14 @@ TEST_CASE("decoding from the cache equals attention over the whole sequence, for
 TEST_CASE("decoding few slots splits their cache and merges the parts, empty ones too") {
   for_each_gpu([](const std::string& device, DType dtype) {
     for (const int64_t head_size : {64, 80, 10}) {
-      // 16 blocks per slot are split in four; the second slot fills one block, the first five.
-      const Problem p{{150, 3}, 1, head_size};
+      // 16 blocks per slot are split in four; the first slot fills five, the second one.
+      const Problem p{{150, 2}, 1, head_size};
       Runner r(device, dtype);
       const Values qkv = p.qkv();
       Decoder decoder(r, p, qkv, 16);
       decoder.step({147, 0});
-      while (!decoder.done()) decoder.step({1, 1});
+      for (const int64_t idle : {0, 0, 1}) decoder.step({1, 1}, idle);
+      REQUIRE(decoder.done());
       check_close(decoder.out(), oracle_results(p, dtype).out, forward_tolerance(dtype),
                   fmt::format("head size {}", head_size));
     }
