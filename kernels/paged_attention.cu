@@ -253,6 +253,7 @@ __device__ __forceinline__ void stream_query(const ForwardViews<T>& x, const Str
   for (int block = split * share + warp; block < end_block; block += kWarps) {
     const int64_t first = int64_t{sequence.blocks[block]} * kBlockTokens;
     const int rows = smaller(kBlockTokens, visible - block * kBlockTokens);
+#pragma unroll 1
     for (int row = 0; row < rows; row += Stream::kKeys * kWarpRows) stream.add(k, v, first + row, first + rows);
   }
   auto* parts = shared_memory<float>();
@@ -275,7 +276,7 @@ __device__ __forceinline__ void stream_query(const ForwardViews<T>& x, const Str
 
 // A block per slot, split and head.
 template <class T, bool kPacks, int kChunks>
-__global__ void __launch_bounds__(kAttentionThreads)
+__global__ void __launch_bounds__(kAttentionThreads, kChunks == 1 ? 4 : 2)
     paged_attention_stream_kernel(ForwardViews<T> x, PagedSequences slots, Streaming streaming) {
   const int head = static_cast<int>(blockIdx.x) % streaming.heads;
   const int split = static_cast<int>(blockIdx.x) / streaming.heads % streaming.splits;
