@@ -250,6 +250,17 @@ struct BadInput {
   std::string message;
 };
 
+TEST_CASE("--device cuda without a GPU ends at once and says what is missing and what to do") {
+  const bool built = std::filesystem::exists(TERCET_BINARY_DIR "/libtercet_cuda.so");
+  const ProgramResult result = run_program(with("sft", {"--device", "cuda"}), "", "CUDA_VISIBLE_DEVICES=''");
+  CHECK(result.exit_code == 2);
+  CHECK_MESSAGE(contains(result.err, built ? "--device: there is no usable GPU: "
+                                           : "--device: this build has no `cuda` device: libtercet_cuda.so is missing"),
+                result.err);
+  CHECK_MESSAGE(contains(result.err, built ? "or use --device cpu" : "or use cpu or auto"), result.err);
+  CHECK(std::ranges::count(result.err, '\n') == 1);
+}
+
 TEST_CASE("wrong arguments end with exit code 2 and one line that says what and what to do") {
   const std::vector<BadInput> table = {
       {{}, "no command is given; `tercet --help` lists them"},
@@ -287,7 +298,6 @@ TEST_CASE("wrong arguments end with exit code 2 and one line that says what and 
       {with("sft", {"--loss-on", "x"}), "expected response or all"},
       {with("sft", {"--template", "chatml"}), "--template"},
       {with("sft", {"--dropout", "1"}), "--dropout"},
-      {with("sft", {"--device", "cuda"}), "--device: this build has no `cuda` device"},
       {with("sft", {"--device", "tpu"}), "unknown device \"tpu\""},
       {with("sft", {"--dtype", "bf16"}), "--dtype: cpu does not compute in bf16; use one of: fp64, fp32"},
       {with("score", {"--dtype", "fp16"}), "cpu does not compute in fp16"},
