@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=build-sanitizers
-cmake -S . -B "$build" -G Ninja -DTERCET_SANITIZE=address,undefined > "$build-configure.log"
+cmake -S . -B "$build" -G Ninja -DTERCET_SANITIZE=address,undefined -DTERCET_CUDA=OFF > "$build-configure.log"
 cmake --build "$build" -j "${1:-2}"
 ctest --test-dir "$build" -L check --output-on-failure
