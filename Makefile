@@ -5,7 +5,8 @@ JOBS ?= $(shell nproc)
 PACKAGES := g++ cmake ninja-build pkg-config libopenblas-pthread-dev libhdf5-dev zlib1g-dev libfmt-dev \
             nlohmann-json3-dev libcli11-dev libxxhash-dev doctest-dev
 
-.PHONY: all deps configure demo check test tests-built test-long lint bench clean demo-model help
+.PHONY: all deps configure demo check test tests-built test-long test-gpu ptxas-report profile profile-kernel lint bench \
+        clean demo-model help
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS) --target tercet demo_dialogues demo_summary
@@ -16,7 +17,10 @@ help:
 	@echo "make check      quick tests, under 2 minutes once built"
 	@echo "make test       all tests but the long ones"
 	@echo "make test-long  everything: long tests, sanitizers, mutants"
-	@echo "make bench      kernels of this machine's CPU"
+	@echo "make test-gpu   the tests on this machine's GPU: register layouts, kernels, training, compute-sanitizer, then bench"
+	@echo "make ptxas-report   registers, spills and shared memory of each kernel against their budget (UPDATE=1: a new budget)"
+	@echo "make profile    a short sft and ppo under Nsight Systems; make profile-kernel K=attention: a kernel under Nsight Compute"
+	@echo "make bench      times of single ops on this machine's GPU or CPU"
 	@echo "make lint       clang-format and clang-tidy"
 	@echo "make demo-model pretrains the small model in weights/ again (half an hour)"
 
@@ -48,10 +52,37 @@ test-long: tests-built
 	bash tests/sanitizers.sh $(JOBS)
 	bash tests/mutants/run.sh $(JOBS)
 
-bench: configure
-	cmake -S . -B $(BUILD) -DTERCET_BENCH=ON > /dev/null
-	cmake --build $(BUILD) -j $(JOBS) --target bench_kernels_cpu
-	$(BUILD)/bench_kernels_cpu
+# Everything that only a GPU can say. docs/profiling.md tells what to compare with.
+test-gpu:
+	@bash tools/require.sh gpu nvcc compute-sanitizer
+	@$(MAKE) --no-print-directory tests-built
+	$(BUILD)/tests/device_probe cuda
+	ctest --test-dir $(BUILD) -L gpu --output-on-failure
+	$(BUILD)/tercet bench kernels --device cuda --out $(BUILD)/bench-kernels.jsonl
+	$(BUILD)/tercet bench step --device cuda --out $(BUILD)/bench-step.jsonl
+
+ptxas-report:
+	@bash tools/require.sh nvcc
+	@$(MAKE) --no-print-directory configure
+	cmake --build $(BUILD) -j $(JOBS) --target tercet_cuda
+	@UPDATE=$(UPDATE) bash tools/ptxas_report.sh $(BUILD)
+
+profile:
+	@bash tools/require.sh gpu nvcc nsys
+	@$(MAKE) --no-print-directory configure
+	cmake --build $(BUILD) -j $(JOBS) --target tercet tercet_cuda demo_dialogues
+	bash tools/profile.sh $(BUILD)
+
+profile-kernel:
+	@[ -n "$(K)" ] || { echo "name an op: make profile-kernel K=attention_forward" >&2; exit 1; }
+	@bash tools/require.sh gpu nvcc ncu
+	@$(MAKE) --no-print-directory configure
+	cmake --build $(BUILD) -j $(JOBS) --target tercet tercet_cuda
+	bash tools/profile_kernel.sh $(BUILD) "$(K)"
+
+bench: all
+	@if bash tools/require.sh gpu nvcc 2> /dev/null; then cmake --build $(BUILD) -j $(JOBS) --target tercet_cuda; fi
+	$(BUILD)/tercet bench kernels
 
 lint: configure
 	bash tools/lint.sh $(BUILD)

@@ -10,14 +10,24 @@ set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
 
+# Links the CUDA runtime into a target and sets how nvcc compiles its kernels; what ptxas says of them is kept beside the
+# object files, for make ptxas-report.
+function(tercet_cuda_target target)
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON)
+  set_property(TARGET ${target} PROPERTY CUDA_COMPILER_LAUNCHER
+    bash ${CMAKE_SOURCE_DIR}/tools/keep_ptxas_log.sh ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  # fmt 9 takes nvcc's front end for one without constexpr.
+  target_compile_definitions(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Werror=all-warnings;-Xptxas=-v>)
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+endfunction()
+
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/kernels/*.cu)
 add_library(tercet_cuda SHARED ${cuda_kernels} ${CMAKE_SOURCE_DIR}/kernels/gpu_ops.cpp
   ${CMAKE_SOURCE_DIR}/kernels/cuda_library.cpp ${CMAKE_SOURCE_DIR}/csrc/device/cuda_device.cpp)
-set_target_properties(tercet_cuda PROPERTIES CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden
-  VISIBILITY_INLINES_HIDDEN ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-target_include_directories(tercet_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-# fmt 9 takes nvcc's front end for one without constexpr.
-target_compile_definitions(tercet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
-target_compile_options(tercet_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;-Werror=all-warnings>)
-target_link_libraries(tercet_cuda PRIVATE tercet_kernels tercet_device tercet_base CUDA::cudart_static)
+tercet_cuda_target(tercet_cuda)
+set_target_properties(tercet_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+target_link_libraries(tercet_cuda PRIVATE tercet_kernels tercet_device tercet_base)
 target_link_options(tercet_cuda PRIVATE -Wl,--exclude-libs,ALL)

@@ -15,6 +15,9 @@ constexpr int64_t kKeyBlock = 128;
 constexpr int64_t kForwardTile = 16;
 constexpr int64_t kBackwardTile = 32;
 static_assert(kKeyBlock % kForwardTile == 0 && kKeyBlock % kBackwardTile == 0);
+// Queries that are worked on before the next ones, so that scratch memory does not grow with the sequence.
+constexpr int64_t kQuerySpan = 1024;
+static_assert(kQuerySpan % kKeyBlock == 0);
 
 // Rows of scores are padded to whole vectors of any instruction set.
 template <class T>
@@ -49,12 +52,23 @@ struct Tile {
   }
 };
 
-// Calls body(tile) for the tiles of queries that see the block of keys at `key`.
+// Queries [first, end) of a sequence.
+struct Span {
+  int64_t first, end;
+};
+
+// Calls body(span) for the spans of a sequence, in order.
 template <class Body>
-void for_query_tiles(int64_t length, int64_t key, int64_t tile_rows, Body&& body) {
-  for (int64_t query = key; query < length; query += tile_rows) {
-    const int64_t rows = std::min(tile_rows, length - query);
-    body(Tile{query, rows, key, std::min({kKeyBlock, length - key, query + rows - key})});
+void for_query_spans(int64_t length, Body&& body) {
+  for (int64_t first = 0; first < length; first += kQuerySpan) body(Span{first, std::min(length, first + kQuerySpan)});
+}
+
+// Calls body(tile) for the tiles of a span's queries that see the block of keys at `key`.
+template <class Body>
+void for_query_tiles(const Span& span, int64_t key, int64_t tile_rows, Body&& body) {
+  for (int64_t query = std::max(key, span.first); query < span.end; query += tile_rows) {
+    const int64_t rows = std::min(tile_rows, span.end - query);
+    body(Tile{query, rows, key, std::min(kKeyBlock, query + rows - key)});
   }
 }
 
@@ -84,35 +98,38 @@ class ForwardTask {
         k_(head_rows<T>(args.k, first, head, head_size_)),
         v_(head_rows<T>(args.v, first, head, head_size_)),
         out_(head_rows<T>(args.out, first, head, head_size_)),
-        scratch_(head_size_ * (kKeyBlock + kForwardTile) + kForwardTile * (kKeyBlock + 1) + 2 * length),
+        scratch_(head_size_ * (kKeyBlock + kForwardTile) + kForwardTile * (kKeyBlock + 1) + 2 * kQuerySpan),
         keys_(scratch_.take(head_size_ * kKeyBlock)),
         queries_(scratch_.take(head_size_ * kForwardTile)),
         scores_(scratch_.take(kForwardTile * kKeyBlock)),
         factor_(scratch_.take(kForwardTile)),
-        max_(scratch_.take(length)),
-        sum_(scratch_.take(length)) {
+        max_(scratch_.take(kQuerySpan)),
+        sum_(scratch_.take(kQuerySpan)) {
     if (args.log_sum_exp.defined()) log_sum_exp_ = head_rows<T>(args.log_sum_exp, first, head, 1);
   }
 
   void run() {
-    std::fill_n(max_, length_, -std::numeric_limits<T>::infinity());
-    std::fill_n(sum_, length_, T{0});
-    for (int64_t key = 0; key < length_; key += kKeyBlock) {
-      pack_block(k_, key, std::min(kKeyBlock, length_ - key), head_size_, keys_);
-      for_query_tiles(length_, key, kForwardTile, [&](const Tile& tile) {
-        process(tile);
-        if (tile.query < key + kKeyBlock) finish(tile);
+    for_query_spans(length_, [&](const Span& span) { run_span(span); });
+  }
+
+ private:
+  void run_span(const Span& span) {
+    std::fill_n(max_, kQuerySpan, -std::numeric_limits<T>::infinity());
+    std::fill_n(sum_, kQuerySpan, T{0});
+    for (int64_t key = 0; key < span.end; key += kKeyBlock) {
+      pack_block(k_, key, std::min(kKeyBlock, span.end - key), head_size_, keys_);
+      for_query_tiles(span, key, kForwardTile, [&](const Tile& tile) {
+        process(tile, max_ + tile.query - span.first, sum_ + tile.query - span.first);
+        if (tile.query < key + kKeyBlock) finish(tile, max_ + tile.query - span.first, sum_ + tile.query - span.first);
       });
     }
   }
 
- private:
-  void process(const Tile& tile) {
+  void process(const Tile& tile, T* max, T* sum) {
     ops_.scale_rows(queries_, head_size_, scale_, q_[tile.query], q_.pitch, tile.rows, head_size_);
     ops_.gemm(tile.rows, tile.padded_keys<T>(), head_size_, queries_, head_size_, 1, keys_, kKeyBlock, scores_,
               kKeyBlock);
-    ops_.online_softmax(scores_, kKeyBlock, tile.rows, tile.first_visible(), tile.padded_keys<T>(), max_ + tile.query,
-                        sum_ + tile.query, factor_);
+    ops_.online_softmax(scores_, kKeyBlock, tile.rows, tile.first_visible(), tile.padded_keys<T>(), max, sum, factor_);
     if (tile.key == 0) {
       ops_.gemm(tile.rows, head_size_, tile.keys, scores_, kKeyBlock, 1, v_[0], v_.pitch, out_[tile.query], out_.pitch);
       return;
@@ -124,10 +141,10 @@ class ForwardTask {
   }
 
   // The last block of keys that these queries see is done.
-  void finish(const Tile& tile) {
-    for (int64_t i = tile.query; i < tile.query + tile.rows; ++i) {
-      ops_.scale(out_[i], 1 / sum_[i], head_size_);
-      if (log_sum_exp_) *log_sum_exp_[i] = max_[i] + std::log(sum_[i]);
+  void finish(const Tile& tile, const T* max, const T* sum) {
+    for (int64_t i = 0; i < tile.rows; ++i) {
+      ops_.scale(out_[tile.query + i], 1 / sum[i], head_size_);
+      if (log_sum_exp_) *log_sum_exp_[tile.query + i] = max[i] + std::log(sum[i]);
     }
   }
 
@@ -161,30 +178,34 @@ class BackwardTask {
         d_q_(head_rows<T>(args.d_q, first, head, head_size_)),
         d_k_(head_rows<T>(args.d_k, first, head, head_size_)),
         d_v_(head_rows<T>(args.d_v, first, head, head_size_)),
-        scratch_(head_size_ * (2 * kKeyBlock + kBackwardTile) + 2 * kBackwardTile * kKeyBlock + length),
+        scratch_(head_size_ * (2 * kKeyBlock + kBackwardTile) + 2 * kBackwardTile * kKeyBlock + kQuerySpan),
         keys_(scratch_.take(head_size_ * kKeyBlock)),
         values_(scratch_.take(head_size_ * kKeyBlock)),
         queries_(scratch_.take(head_size_ * kBackwardTile)),
         p_(scratch_.take(kBackwardTile * kKeyBlock)),
         d_scores_(scratch_.take(kBackwardTile * kKeyBlock)),
-        delta_(scratch_.take(length)) {}
+        delta_(scratch_.take(kQuerySpan)) {}
 
   void run() {
-    for (int64_t i = 0; i < length_; ++i) {
-      delta_[i] = ops_.dot(d_out_[i], out_[i], head_size_);
+    for (int64_t i = 0; i < length_; ++i)
       for (const Rows<T>& gradient : {d_q_, d_k_, d_v_}) std::fill_n(gradient[i], head_size_, T{0});
-    }
-    for (int64_t key = 0; key < length_; key += kKeyBlock) {
-      const int64_t count = std::min(kKeyBlock, length_ - key);
-      pack_block(k_, key, count, head_size_, keys_);
-      pack_block(v_, key, count, head_size_, values_);
-      for_query_tiles(length_, key, kBackwardTile, [&](const Tile& tile) { process(tile); });
-    }
+    for_query_spans(length_, [&](const Span& span) { run_span(span); });
     for (int64_t i = 0; i < length_; ++i) ops_.scale(d_q_[i], scale_, head_size_);
   }
 
  private:
-  void process(const Tile& tile) {
+  void run_span(const Span& span) {
+    for (int64_t i = span.first; i < span.end; ++i) delta_[i - span.first] = ops_.dot(d_out_[i], out_[i], head_size_);
+    for (int64_t key = 0; key < span.end; key += kKeyBlock) {
+      const int64_t count = std::min(kKeyBlock, span.end - key);
+      pack_block(k_, key, count, head_size_, keys_);
+      pack_block(v_, key, count, head_size_, values_);
+      for_query_tiles(span, key, kBackwardTile,
+                      [&](const Tile& tile) { process(tile, delta_ + tile.query - span.first); });
+    }
+  }
+
+  void process(const Tile& tile, const T* delta) {
     const int64_t padded = tile.padded_keys<T>();
     ops_.scale_rows(queries_, head_size_, scale_, q_[tile.query], q_.pitch, tile.rows, head_size_);
     ops_.gemm(tile.rows, padded, head_size_, queries_, head_size_, 1, keys_, kKeyBlock, p_, kKeyBlock);
@@ -192,7 +213,7 @@ class BackwardTask {
                        log_sum_exp_.pitch);
     ops_.gemm(tile.rows, padded, head_size_, d_out_[tile.query], d_out_.pitch, 1, values_, kKeyBlock, d_scores_,
               kKeyBlock);
-    ops_.softmax_backward(d_scores_, p_, kKeyBlock, tile.rows, padded, delta_ + tile.query);
+    ops_.softmax_backward(d_scores_, p_, kKeyBlock, tile.rows, padded, delta);
     ops_.gemm_add(tile.keys, head_size_, tile.rows, p_, 1, kKeyBlock, d_out_[tile.query], d_out_.pitch, d_v_[tile.key],
                   d_v_.pitch);
     ops_.gemm_add(tile.keys, head_size_, tile.rows, d_scores_, 1, kKeyBlock, queries_, head_size_, d_k_[tile.key],

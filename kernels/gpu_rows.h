@@ -144,6 +144,13 @@ inline bool rows_align(std::initializer_list<const Tensor*> tensors) {
   return true;
 }
 
+// Whether packs of 16 bytes can be read from the start of each of these vectors, which may be missing.
+inline bool starts_align(std::initializer_list<const Tensor*> vectors) {
+  for (const Tensor* vector : vectors)
+    if (reinterpret_cast<uintptr_t>(vector->data) % 16 != 0) return false;
+  return true;
+}
+
 // Rows and columns of flat work on views of one shape: one row when all of them are contiguous.
 struct Extent {
   int64_t rows, columns;
@@ -158,10 +165,7 @@ inline Extent flat_extent(std::initializer_list<const Tensor*> tensors) {
 
 // Whether the runs of flat work start at multiples of 16 bytes.
 inline bool runs_align(const Extent& extent, std::initializer_list<const Tensor*> tensors) {
-  if (extent.rows > 1) return rows_align(tensors);
-  for (const Tensor* tensor : tensors)
-    if (reinterpret_cast<uintptr_t>(tensor->data) % 16 != 0) return false;
-  return true;
+  return extent.rows > 1 ? rows_align(tensors) : starts_align(tensors);
 }
 
 inline void require_rank(const Tensor& tensor, int rank, const char* name) {

@@ -380,7 +380,7 @@ void launch_backward(Stream& stream, const LayerNormBackwardArgs& args) {
     rows.partial = static_cast<float*>(
         static_cast<GpuStream&>(stream).workspace(static_cast<size_t>(cut.blocks * 2 * columns) * sizeof(float)));
   const bool packs = columns % Pack<T>::kCount == 0 &&
-                     rows_align({&args.d_out, &args.sum, &args.d_residual, &args.d_sum, &args.gamma});
+                     rows_align({&args.d_out, &args.sum, &args.d_residual, &args.d_sum}) && starts_align({&args.gamma});
   dispatch_bool(packs, [&]<bool kPacks>() {
     launch(stream, "layer_norm_backward", {.grid_x = grid_of(cut.blocks), .threads = kBackwardThreads},
            backward_kernel<T, kThreads, kElements, kPacks>, rows, count, cut.part, static_cast<int>(columns));
@@ -418,7 +418,8 @@ void layer_norm_forward(Stream& stream, const LayerNormForwardArgs& args) {
   if (args.rstd.defined()) require_vector(stream, args.rstd, DType::f32, count, "rstd");
   dispatch_element(dtype, [&]<class T>() {
     const bool packs = columns % Pack<T>::kCount == 0 &&
-                       rows_align({&args.x, &args.residual, &args.sum, &args.out, &args.gamma, &args.beta});
+                       rows_align({&args.x, &args.residual, &args.sum, &args.out}) &&
+                       starts_align({&args.gamma, &args.beta});
     dispatch_forward(columns, [&]<int kThreads, int kElements>() {
       constexpr int kRows = kThreads == kWarp ? kForwardWarps : 1;
       const LaunchShape shape = {.grid_x = grid_of(ceil_div<int64_t>(count, kRows)), .threads = kRows * kThreads};

@@ -2,15 +2,18 @@
 // activation to its epilogue where it has one, and to the kernels here where it has not.
 //
 // Layout    x [T, K], weight [M, K], out [T, M], any pitch; the kernels give a thread one run of a row.
-// Floor     forward 2 T K M FLOP, and 2 (T K + M K + T M) bytes in bf16; backward twice the FLOP. The exact GELU reads
-// and
-//           writes 2 + 2 bytes per element of out; the gradient of the activation with the bias's 2 (d_out) + 2 (out) +
-//           2 (d_out), and 2 for the bias alone.
+// Floor     forward 2 T K M FLOP, and 2 (T K + M K + T M) bytes in bf16; backward twice the FLOP. The exact GELU
+//           reads and writes 2 + 2 bytes per element of out; the gradient of the activation with the bias's 2 (d_out) +
+//           2 (out) + 2 (d_out), and 2 for the bias alone.
 // Forward   bias and ReLU ride in the product. cuBLASLt's GELU is the tanh form, so the exact one is a pass of its own.
 // Backward  one pass takes d_out through the activation in place and adds up its columns: a block owns a tile of
-// columns
-//           and a fixed part of the rows, whose sums it writes; a second kernel adds the parts in order. Then two
-//           products, d_weight's sums kept in fp32.
+//           columns and a fixed part of the rows, whose sums it writes; a second kernel adds the parts in order. Then
+//           two products, d_weight's sums kept in fp32.
+//           cuBLASLt's epilogues for this (RELU_AUX, DRELU_BGRAD, BGRADB) are not used. The mask is out > 0, and out is
+//           kept anyway. The gradient of a bias comes in the type of the product's result and replaces what was there,
+//           where fp32 sums over micro-batches are wanted. And there are reports against them: BGRADA/B made a backward
+//           pass 63 % slower on A100 (NVIDIA/CUDALibrarySamples #90), and bf16 epilogues were a kernel of their own on
+//           Ampere and Ada (karpathy/llm.c #338, #591). Which is faster has not been measured yet.
 #include <algorithm>
 #include <cmath>
 
@@ -129,7 +132,7 @@ void queue_gelu(Stream& stream, const Tensor& pre, const Tensor& out) {
 
 void queue_bias(Stream& stream, const Tensor& out, const Tensor& bias) {
   dispatch_element(out.dtype, [&]<class T>() {
-    dispatch_bool(rows_align({&out, &bias}), [&]<bool kPacks>() {
+    dispatch_bool(rows_align({&out}) && starts_align({&bias}), [&]<bool kPacks>() {
       launch(stream, "add_bias", flat_shape(out.rows(), out.columns()), add_bias<T, kPacks>, rows_of<T>(out),
              elements<const T>(bias), out.rows(), out.columns());
     });
@@ -200,7 +203,8 @@ void linear_forward(Stream& stream, const LinearForwardArgs& args) {
   const int64_t columns = args.weight.rows();
   require_matrix(stream, args.x, dtype, rows, args.x.columns(), "x");
   require_matrix(stream, args.weight, dtype, columns, args.x.columns(), "weight");
-  require_matrix(stream, args.out, dtype, rows, columns, "out");
+  const bool product_only = !args.bias.defined() && args.activation == Activation::none;
+  require_matrix(stream, args.out, product_only ? gradient_dtype(args.out, dtype) : dtype, rows, columns, "out");
   if (args.bias.defined()) require_vector(stream, args.bias, dtype, columns, "bias");
   if (args.pre_activation.defined())
     require_matrix(stream, args.pre_activation, dtype, rows, columns, "pre_activation");

@@ -18,7 +18,8 @@ struct LinearForwardArgs {
   Tensor x;               // [T, K], any pitch
   Tensor weight;          // [M, K]
   Tensor bias;            // [M] or not given
-  Tensor out;             // [T, M], any pitch; written (accumulated when `accumulate`, allowed without activation only)
+  Tensor out;             // [T, M], any pitch; written (accumulated when `accumulate`, allowed without activation only);
+                          // statistics dtype is allowed without bias and activation
   Tensor pre_activation;  // [T, M] written; gelu with a backward pass to come, else not given
   Activation activation = Activation::none;
   double alpha = 1;

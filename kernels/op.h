@@ -18,6 +18,7 @@
 #include <span>
 
 #include "device/device.h"
+#include "device/profile_scope.h"
 #include "device/tensor.h"
 
 namespace tercet {
@@ -38,6 +39,7 @@ class Op {
   void operator()(Stream& stream, const Args& args) const {
     const Device& device = stream.device();
     const Function function = device.kind() == DeviceKind::cpu ? cpu_ : gpu_implementation(device);
+    const ProfileScope scope(stream, name_);
     function(stream, args);
   }
 

@@ -9,7 +9,9 @@
 namespace tercet {
 namespace {
 
-void check_device(const std::string& device, const std::string& dtype) { checked_dtype(*open_device(device), dtype); }
+void settle_dtype(const std::string& device, std::string& dtype) {
+  dtype = dtype_name(checked_dtype(*open_device(device), dtype));
+}
 
 void check_data(const std::vector<std::string>& paths, const std::string& fields) {
   if (!fields.empty()) parse_field_names(fields);
@@ -35,10 +37,8 @@ void check_overwrite(const Command& command, const Settings& settings, const std
   }
 }
 
-void check_common(const Command& command, const Settings& settings, const CommonSettings& common) {
-  check_device(common.device, common.dtype);
-  if (common.dtype == "fp16")
-    fail_input("training in fp16 needs a loss scale, which this version does not have", "--dtype", "use bf16 or fp32");
+void check_common(const Command& command, const Settings& settings, CommonSettings& common) {
+  settle_dtype(common.device, common.dtype);
   check_data(common.data, common.fields);
   check_data(common.eval_data, "");
   if (!common.split.empty()) parse_split(common.split);
@@ -47,7 +47,7 @@ void check_common(const Command& command, const Settings& settings, const Common
   if (common.overwrite) check_overwrite(command, settings, common.out);
 }
 
-void check(const Command& command, const Settings& settings, const PpoSettings& ppo) {
+void check(const Command& command, const Settings& settings, PpoSettings& ppo) {
   check_common(command, settings, ppo);
   if (ppo.minibatches > ppo.rollouts)
     fail_input(fmt::format("{} responses cannot be cut into {} minibatches", ppo.rollouts, ppo.minibatches),
@@ -56,27 +56,40 @@ void check(const Command& command, const Settings& settings, const PpoSettings& 
   if (ppo.ptx_coef == 0 && !ppo.ptx_data.empty()) fail_input("--ptx-coef is 0", "--ptx-data", "give both or none");
   check_data(ppo.ptx_data, "");
 }
-void check(const Command& command, const Settings& settings, const SftSettings& sft) {
-  check_common(command, settings, sft);
-}
-void check(const Command& command, const Settings& settings, const RewardSettings& reward) {
+void check(const Command& command, const Settings& settings, SftSettings& sft) { check_common(command, settings, sft); }
+void check(const Command& command, const Settings& settings, RewardSettings& reward) {
   check_common(command, settings, reward);
 }
-void check(const Command&, const Settings&, const ScoreSettings& score) {
-  check_device(score.device, score.dtype);
+void check(const Command&, const Settings&, ScoreSettings& score) {
+  settle_dtype(score.device, score.dtype);
   check_data(score.data, score.fields);
 }
-void check(const Command&, const Settings&, const EvalSettings& eval) {
-  check_device(eval.device, eval.dtype);
+void check(const Command&, const Settings&, EvalSettings& eval) {
+  settle_dtype(eval.device, eval.dtype);
   check_data(eval.data, eval.fields);
   if (eval.baseline.empty() != eval.reward_model.empty())
     fail_input("a comparison needs both --baseline and --reward-model", "", "give both or none");
 }
-void check(const Command&, const Settings&, const GenerateSettings& generate) {
-  check_device(generate.device, generate.dtype);
+void check(const Command&, const Settings&, GenerateSettings& generate) {
+  settle_dtype(generate.device, generate.dtype);
   check_data(generate.data, generate.fields);
   if (generate.prompt.empty() == generate.data.empty())
     fail_input("generate answers one --prompt or the records of --data", "", "give one of them");
+}
+// Sizes of 0 and empty names stand for flags that are not given.
+void check(const Command&, const Settings&, BenchSettings& bench) {
+  settle_dtype(bench.device, bench.dtype);
+  const bool step = bench.what == "step";
+  const auto refuse = [&](bool given, const char* flag) {
+    if (given) fail_input(fmt::format("it belongs to bench {}", step ? "kernels" : "step"), flag, "leave the flag out");
+  };
+  refuse(step && !bench.ops.empty(), "--ops");
+  refuse(step && bench.repeats > 0, "--repeats");
+  refuse(!step && !bench.critic_size.empty(), "--critic-size");
+  refuse(!step && bench.steps > 0, "--steps");
+  refuse(!step && bench.batch_size > 0, "--batch-size");
+  refuse(!step && bench.prompt_tokens > 0, "--prompt-tokens");
+  refuse(!step && bench.new_tokens > 0, "--new-tokens");
 }
 void check(const Command&, const Settings&, const InitSettings&) {}
 void check(const Command&, const Settings&, const ImportSettings&) {}
@@ -85,8 +98,8 @@ void check(const Command&, const Settings&, const TokenizeSettings&) {}
 
 }  // namespace
 
-void check_settings(const Command& command, const Settings& settings) {
-  std::visit([&](const auto& present) { check(command, settings, present); }, settings);
+void check_settings(const Command& command, Settings& settings) {
+  std::visit([&](auto& present) { check(command, settings, present); }, settings);
 }
 
 }  // namespace tercet

@@ -48,8 +48,8 @@ struct InferenceSettings {
   std::string prompt_template;  // empty: the model's
   int64_t max_bad_records = 0;
   std::string device = "auto";
-  std::string dtype = "fp32";
-  int threads = 0;  // 0: this process's cores
+  std::string dtype;  // empty: the device's
+  int threads = 0;    // 0: this process's cores
   bool deterministic = true;
 };
 
@@ -86,8 +86,30 @@ struct GenerateSettings : InferenceSettings {
   int64_t generation_slots = 0;  // 0: 64, or the number of prompts when that is smaller
 };
 
+// Sizes that are 0 or empty are chosen by the device.
+struct BenchSettings {
+  std::string what;  // kernels or step
+  std::string device = "auto";
+  std::string dtype;
+  int threads = 0;
+  std::vector<std::string> model_size;
+  int64_t tokens = 0;
+  // bench kernels alone:
+  std::string ops;
+  int64_t repeats = 0;
+  // bench step alone:
+  std::string critic_size;
+  int64_t steps = 0;
+  int64_t batch_size = 0;
+  int64_t prompt_tokens = 0;
+  int64_t new_tokens = 0;
+
+  bool json = false;
+  std::string out;
+};
+
 using Settings = std::variant<InitSettings, ImportSettings, InfoSettings, TokenizeSettings, ScoreSettings, EvalSettings,
-                              SftSettings, RewardSettings, PpoSettings, GenerateSettings>;
+                              SftSettings, RewardSettings, PpoSettings, GenerateSettings, BenchSettings>;
 
 // Each returns the exit code of the process.
 int run_init(const InitSettings& settings, const Json& settings_as_json);
@@ -97,5 +119,6 @@ int run_tokenize(const TokenizeSettings& settings);
 int run_score(const ScoreSettings& settings);
 int run_eval(const EvalSettings& settings);
 int run_generate(const GenerateSettings& settings);
+int run_bench(const BenchSettings& settings);
 
 }  // namespace tercet

@@ -689,22 +689,107 @@ std::vector<Flag> sampling_flags() {
   };
 }
 
+std::vector<Flag> measuring_flags() {
+  constexpr auto group = FlagGroup::measuring;
+  return {
+      {.name = "what",
+       .group = group,
+       .field = field(&BenchSettings::what),
+       .value = "kernels|step",
+       .help = "Single ops at the shapes of a model, or whole steps of SFT, reward model and PPO on fresh models.",
+       .check = one_of({"kernels", "step"}),
+       .required = true,
+       .positional = true},
+      {.name = "model-size",
+       .group = group,
+       .field = field(&BenchSettings::model_size),
+       .value = "SIZE|FILE...",
+       .help = "A released size (opt-1.3b), tiny, or a config.json; kernels takes several.",
+       .default_words = "a GPU: opt-1.3b, for kernels opt-13b too; the CPU: opt-125m, for step tiny; emu: tiny"},
+      {.name = "tokens",
+       .group = group,
+       .field = field(&BenchSettings::tokens),
+       .value = "N",
+       .help = "Tokens computed at once: rows of the kernels' inputs, capacity of the steps' micro-batches.",
+       .check = not_negative(),
+       .default_words = "8192 on a GPU, 2048 on the CPU, 64 on emu; for step at least two sequences"},
+      {.name = "ops",
+       .group = group,
+       .field = field(&BenchSettings::ops),
+       .value = "PATTERN",
+       .help = "Kernels: cases whose names contain this text, or one of several with commas between.",
+       .default_words = "all"},
+      {.name = "repeats",
+       .group = group,
+       .field = field(&BenchSettings::repeats),
+       .value = "N",
+       .help = "Kernels: measurements of each case.",
+       .check = not_negative(),
+       .default_words = "20 on a GPU, 3 to 20 within 0.2 s on the CPU, 1 on emu"},
+      {.name = "critic-size",
+       .group = group,
+       .field = field(&BenchSettings::critic_size),
+       .value = "SIZE|FILE",
+       .help = "Step: size of the reward model and of the critic.",
+       .default_words = "opt-350m on a GPU, tiny elsewhere"},
+      {.name = "steps",
+       .group = group,
+       .field = field(&BenchSettings::steps),
+       .value = "N",
+       .help = "Step: measured steps, after one that is not measured.",
+       .check = not_negative(),
+       .default_words = "5 on a GPU, 3 on the CPU, 1 on emu"},
+      {.name = "batch-size",
+       .group = group,
+       .field = field(&BenchSettings::batch_size),
+       .value = "N",
+       .help = "Step: sequences, pairs or responses of a step.",
+       .check = not_negative(),
+       .default_words = "64 on a GPU, 8 on the CPU, 2 on emu"},
+      {.name = "prompt-tokens",
+       .group = group,
+       .field = field(&BenchSettings::prompt_tokens),
+       .value = "N",
+       .help = "Step: tokens of each prompt.",
+       .check = not_negative(),
+       .default_words = "256 on a GPU, 32 on the CPU, 8 on emu"},
+      {.name = "new-tokens",
+       .group = group,
+       .field = field(&BenchSettings::new_tokens),
+       .value = "N",
+       .help = "Step: tokens of each answer.",
+       .check = not_negative(),
+       .default_words = "256 on a GPU, 32 on the CPU, 8 on emu"},
+      {.name = "json",
+       .group = group,
+       .field = field(&BenchSettings::json),
+       .help = "A JSON line per result instead of a table."},
+      {.name = "out",
+       .group = group,
+       .field = field(&BenchSettings::out),
+       .value = "FILE",
+       .help = "Where the JSON lines go besides.",
+       .default_words = "nowhere"},
+  };
+}
+
 std::vector<Flag> device_flags() {
   constexpr auto group = FlagGroup::device;
   return {
       {.name = "device",
        .group = group,
-       .field = field(&CommonSettings::device, &InferenceSettings::device),
+       .field = field(&CommonSettings::device, &InferenceSettings::device, &BenchSettings::device),
        .value = "auto|cpu|cuda|emu",
        .help = "What computes: auto takes a GPU when there is one; emu runs the GPU's kernels on the CPU, slowly, and "
                "checks them."},
       {.name = "dtype",
        .group = group,
-       .field = field(&CommonSettings::dtype, &InferenceSettings::dtype),
+       .field = field(&CommonSettings::dtype, &InferenceSettings::dtype, &BenchSettings::dtype),
        .value = "fp64|fp32|bf16|fp16",
-       .help = "Type of weights and activations while computing: fp32 and fp64 on cpu, fp32 and bf16 on cuda and emu, "
-               "where commands that do not train take fp16 too.",
-       .trl = "bf16, fp16"},
+       .help = "Type of weights and activations while computing: fp32 and fp64 on cpu, fp32, bf16 and fp16 on cuda and "
+               "emu. In 16 bits the optimiser keeps fp32 weights; fp16 trains with a dynamic loss scale.",
+       .trl = "bf16, fp16",
+       .default_words = "bf16 on cuda, fp32 elsewhere"},
       {.name = "dtype",
        .group = group,
        .field = field(&InitSettings::dtype),
@@ -720,7 +805,7 @@ std::vector<Flag> device_flags() {
        .default_words = "as they are"},
       {.name = "threads",
        .group = group,
-       .field = field(&CommonSettings::threads, &InferenceSettings::threads),
+       .field = field(&CommonSettings::threads, &InferenceSettings::threads, &BenchSettings::threads),
        .value = "N",
        .help = "Threads; changes no result.",
        .check = not_negative(),
@@ -789,7 +874,8 @@ std::vector<Flag> run_flags() {
 
 std::vector<Flag> all_flags() {
   std::vector<Flag> all;
-  for (auto* part : {file_flags, data_flags, training_flags, ppo_flags, sampling_flags, device_flags, run_flags})
+  for (auto* part :
+       {file_flags, data_flags, training_flags, ppo_flags, sampling_flags, measuring_flags, device_flags, run_flags})
     std::ranges::move(part(), std::back_inserter(all));
   return all;
 }
@@ -826,6 +912,8 @@ const std::vector<Command>& commands() {
               "--actor A.h5 --reward-model R.h5 --data F.jsonl... --out RUN", run_ppo),
       command("generate", "responses to prompts, a JSON line each", "--model M.h5 --prompt TEXT | --data F.jsonl...",
               run_generate),
+      command("bench", "time single ops, or whole training steps, against what the device reaches", "kernels|step",
+              run_bench),
   };
   return table;
 }

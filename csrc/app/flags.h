@@ -57,7 +57,7 @@ struct FlagCheck {
 };
 
 // Headings of --help, in their order.
-enum class FlagGroup { files, data, training, ppo, sampling, device, run };
+enum class FlagGroup { files, data, training, ppo, sampling, measuring, device, run };
 
 struct Flag {
   std::string name = {};  // "max-length": --max-length on the command line, max-length in a configuration file

@@ -21,6 +21,8 @@ const char* heading(FlagGroup group) {
       return "PPO";
     case FlagGroup::sampling:
       return "Sampling";
+    case FlagGroup::measuring:
+      return "Measuring";
     case FlagGroup::device:
       return "Device";
     case FlagGroup::run:
@@ -110,7 +112,7 @@ std::string command_help(const Command& command) {
   std::string text = fmt::format("tercet {}: {}\n\nusage: tercet {} {} [flags]\n", command.name, command.summary,
                                  command.name, command.usage);
   for (const FlagGroup group : {FlagGroup::files, FlagGroup::data, FlagGroup::training, FlagGroup::ppo,
-                                FlagGroup::sampling, FlagGroup::device, FlagGroup::run}) {
+                                FlagGroup::sampling, FlagGroup::measuring, FlagGroup::device, FlagGroup::run}) {
     std::string lines;
     for (const Flag& flag : flags())
       if (flag.group == group && takes(command, flag)) lines += flag_help(command, flag);

@@ -19,6 +19,14 @@ void RaggedBatch::append(std::span<const int32_t> ids, uint64_t sample) {
   samples.resize(tokens.size(), narrow<int64_t>(sample));
 }
 
+void RaggedBatch::append_idle(int64_t count) {
+  const auto more = static_cast<size_t>(count);
+  tokens.insert(tokens.end(), more, 0);
+  positions.insert(positions.end(), more, 0);
+  samples.insert(samples.end(), more, 0);
+  offsets.insert(offsets.end(), more, offsets.back());
+}
+
 void RaggedBatch::clear() {
   tokens.clear();
   offsets.assign(1, 0);

@@ -20,6 +20,8 @@ struct RaggedBatch {
 
   // Appends a sequence, which may be empty. Throws Error(Fault::run) beyond 2^31 - 1 tokens.
   void append(std::span<const int32_t> ids, uint64_t sample);
+  // Appends tokens (id 0) that are of no sequence, each beside an empty sequence.
+  void append_idle(int64_t count);
   // Back to B = 0, keeping the memory.
   void clear();
 };

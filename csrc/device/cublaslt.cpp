@@ -1,6 +1,6 @@
 #include "device/cublaslt.h"
 
-#include <algorithm>
+#include <array>
 #include <memory>
 
 #include "base/error.h"
@@ -21,29 +21,9 @@ lt::DataType lt_type(DType dtype) {
   }
 }
 
-int64_t depth_of(const Product& product) { return product.transpose_a ? product.a.rows() : product.a.columns(); }
-
 lt::Epilogue epilogue_of(const Product& product) {
   if (product.bias.defined()) return product.relu ? lt::kReluBias : lt::kBias;
   return product.relu ? lt::kRelu : lt::kDefault;
-}
-
-// The largest power of two up to 16 that divides the address.
-uint32_t alignment_of(const void* address) {
-  const auto bits = reinterpret_cast<uintptr_t>(address) | 16;
-  return static_cast<uint32_t>(bits & (~bits + 1));
-}
-
-void require_operand(const Tensor& tensor, DType dtype, int64_t rows, int64_t columns, DeviceKind device,
-                     const char* name) {
-  require_shape(tensor, dtype, {rows, columns}, name);
-  TERCET_REQUIRE(tensor.device == device, "{} is not in the memory of {}", name, device_name(device));
-  TERCET_REQUIRE(rows <= 1 || tensor.pitch >= columns, "the rows of {} overlap (pitch {})", name, tensor.pitch);
-}
-
-std::string describe(const Product& product) {
-  return fmt::format("a product of {} and {} into {}", product.a.describe(), product.b.describe(),
-                     product.c.describe());
 }
 
 // Destroys a cuBLASLt object with its library's function.
@@ -66,22 +46,8 @@ struct LtProducts::Plan {
   lt::Algorithm algorithm{};
 };
 
-void require_product(const Product& product, DeviceKind device) {
-  const DType dtype = product.a.dtype;
-  lt_type(dtype);
-  TERCET_REQUIRE(product.a.rank == 2 && product.b.rank == 2 && product.c.rank == 2, "{}", describe(product));
-  const int64_t m = product.c.rows(), n = product.c.columns(), k = depth_of(product);
-  require_operand(product.a, dtype, product.transpose_a ? k : m, product.transpose_a ? m : k, device, "a of a product");
-  require_operand(product.b, dtype, product.transpose_b ? n : k, product.transpose_b ? k : n, device, "b of a product");
-  require_operand(product.c, product.c.dtype == DType::f32 ? DType::f32 : dtype, m, n, device, "c of a product");
-  TERCET_REQUIRE(k > 0, "{} has no depth", describe(product));
-  if (!product.bias.defined()) return;
-  require_shape(product.bias, dtype, {n}, "bias of a product");
-  TERCET_REQUIRE(product.beta == 0, "a product with bias and beta = {}", product.beta);
-}
-
-LtProducts::LtProducts(const lt::Functions& functions, void* workspace, void* stream)
-    : lt_(functions), workspace_(workspace), stream_(stream) {
+LtProducts::LtProducts(const lt::Functions& functions, ProductAlgorithms& algorithms, void* workspace, void* stream)
+    : lt_(functions), algorithms_(algorithms), workspace_(workspace), stream_(stream) {
   require_success(lt_, lt_.create(&handle_), "create");
 }
 
@@ -95,13 +61,20 @@ class LtProducts::Planner {
  public:
   Planner(const lt::Functions& functions, lt::Handle handle) : lt_(functions), handle_(handle) {}
 
-  Plan plan(const Product& product) const {
+  Plan plan(const Product& product, const ProductShape& shape, ProductAlgorithms& algorithms) const {
     Plan plan;
     plan.descriptor = descriptor(product);
-    plan.a = layout(product.a);
-    plan.b = layout(product.b);
-    plan.c = layout(product.c);
-    plan.algorithm = choose(product, plan);
+    plan.a = layout(product.a, shape.pitch_a);
+    plan.b = layout(product.b, shape.pitch_b);
+    plan.c = layout(product.c, shape.pitch_c);
+    const lt::Algorithm* kept = algorithms.find(shape);
+    if (kept != nullptr && accepts(plan, *kept)) {
+      plan.algorithm = *kept;
+      return plan;
+    }
+    if (kept != nullptr) algorithms.refuse(shape);
+    plan.algorithm = choose(product, shape, plan);
+    algorithms.keep(shape, plan.algorithm);
     return plan;
   }
 
@@ -130,57 +103,65 @@ class LtProducts::Planner {
     return made;
   }
 
-  Object layout(const Tensor& tensor) const {
-    // The pitch of a single row may be anything; the library wants at least the columns.
-    const int64_t leading = std::max(tensor.pitch, tensor.columns());
+  Object layout(const Tensor& tensor, int64_t leading) const {
     return make(lt_.layout_destroy, "a layout", [&](void** object) {
       return lt_.layout_create(object, lt_type(tensor.dtype), static_cast<uint64_t>(tensor.columns()),
                                static_cast<uint64_t>(tensor.rows()), leading);
     });
   }
 
-  lt::Algorithm choose(const Product& product, const Plan& plan) const {
-    const Object preference = make(lt_.preference_destroy, "a preference", lt_.preference_create);
+  Object preference(const ProductShape& shape) const {
+    Object made = make(lt_.preference_destroy, "a preference", lt_.preference_create);
     const auto prefer = [&](lt::PreferenceAttribute attribute, const auto& value) {
-      require_success(lt_, lt_.preference_set(preference.get(), attribute, &value, sizeof(value)), "a preference");
+      require_success(lt_, lt_.preference_set(made.get(), attribute, &value, sizeof(value)), "a preference");
+    };
+    const auto align = [&](lt::PreferenceAttribute attribute, int64_t bytes) {
+      prefer(attribute, static_cast<uint32_t>(bytes));
     };
     prefer(lt::kMaxWorkspaceBytes, kWorkspaceBytes);
-    prefer(lt::kMinAlignmentA, alignment_of(product.b.data));
-    prefer(lt::kMinAlignmentB, alignment_of(product.a.data));
-    prefer(lt::kMinAlignmentC, alignment_of(product.c.data));
-    prefer(lt::kMinAlignmentD, alignment_of(product.c.data));
-    lt::HeuristicResult result{};
+    prefer(lt::kReductionSchemes, lt::kReductionInComputeType);
+    align(lt::kMinAlignmentA, shape.alignment_b);
+    align(lt::kMinAlignmentB, shape.alignment_a);
+    align(lt::kMinAlignmentC, shape.alignment_c);
+    align(lt::kMinAlignmentD, shape.alignment_c);
+    return made;
+  }
+
+  lt::Algorithm choose(const Product& product, const ProductShape& shape, const Plan& plan) const {
+    const Object preferred = preference(shape);
+    std::array<lt::HeuristicResult, kOffers> offers{};
     int found = 0;
     require_success(lt_,
                     lt_.heuristic(handle_, plan.descriptor.get(), plan.b.get(), plan.a.get(), plan.c.get(),
-                                  plan.c.get(), preference.get(), 1, &result, &found),
-                    describe(product).c_str());
-    if (found == 0) fail_run("cuBLASLt has no algorithm for " + describe(product), "cuda");
-    return result.algorithm;
+                                  plan.c.get(), preferred.get(), kOffers, offers.data(), &found),
+                    product.describe().c_str());
+    for (int i = 0; i < found; ++i)
+      if (fits(offers.at(static_cast<size_t>(i)))) return offers.at(static_cast<size_t>(i)).algorithm;
+    fail_run("cuBLASLt has no algorithm for " + product.describe(), "cuda");
   }
+
+  bool accepts(const Plan& plan, const lt::Algorithm& algorithm) const {
+    lt::HeuristicResult result{};
+    return lt_.check(handle_, plan.descriptor.get(), plan.b.get(), plan.a.get(), plan.c.get(), plan.c.get(), &algorithm,
+                     &result) == 0 &&
+           fits(result);
+  }
+
+  static bool fits(const lt::HeuristicResult& result) {
+    return result.state == 0 && result.workspace_bytes <= kWorkspaceBytes;
+  }
+
+  static constexpr int kOffers = 8;  // of the heuristic, the best first
 
   const lt::Functions& lt_;
   lt::Handle handle_;
 };
 
 LtProducts::Plan& LtProducts::plan_of(const Product& product) {
-  const auto flags = static_cast<int>(product.transpose_b) | static_cast<int>(product.transpose_a) << 1 |
-                     static_cast<int>(product.beta != 0) << 2 | epilogue_of(product) << 3;
-  const auto types = lt_type(product.a.dtype) | lt_type(product.c.dtype) << 8;
-  const auto alignments = static_cast<int>(alignment_of(product.a.data) | alignment_of(product.b.data) << 8 |
-                                           alignment_of(product.c.data) << 16);
-  const Key key{product.c.rows(),
-                product.c.columns(),
-                depth_of(product),
-                product.a.pitch,
-                product.b.pitch,
-                product.c.pitch,
-                flags,
-                types,
-                alignments};
-  const auto known = plans_.find(key);
+  const ProductShape shape = ProductShape::of(product);
+  const auto known = plans_.find(shape);
   if (known != plans_.end()) return known->second;
-  return plans_.emplace(key, Planner(lt_, handle_).plan(product)).first->second;
+  return plans_.emplace(shape, Planner(lt_, handle_).plan(product, shape, algorithms_)).first->second;
 }
 
 void LtProducts::run(const Product& product) {
@@ -193,13 +174,11 @@ void LtProducts::run(const Product& product) {
         "the bias of a product");
   const auto alpha = static_cast<float>(product.alpha);
   const auto beta = static_cast<float>(product.beta);
-  require_success(
-      lt_,
-      lt_.matmul(handle_, plan.descriptor.get(), &alpha, product.b.data, plan.b.get(), product.a.data, plan.a.get(),
-                 &beta, product.c.data, plan.c.get(), product.c.data, plan.c.get(), &plan.algorithm, workspace_,
-                 kWorkspaceBytes, stream_),
-      fmt::format("a product of {} and {} into {}", product.a.describe(), product.b.describe(), product.c.describe())
-          .c_str());
+  require_success(lt_,
+                  lt_.matmul(handle_, plan.descriptor.get(), &alpha, product.b.data, plan.b.get(), product.a.data,
+                             plan.a.get(), &beta, product.c.data, plan.c.get(), product.c.data, plan.c.get(),
+                             &plan.algorithm, workspace_, kWorkspaceBytes, stream_),
+                  product.describe().c_str());
 }
 
 }  // namespace tercet

@@ -52,6 +52,7 @@ Functions load(const std::string& path) {
   bind(library, "cublasLtMatmulPreferenceDestroy", f.preference_destroy);
   bind(library, "cublasLtMatmulPreferenceSetAttribute", f.preference_set);
   bind(library, "cublasLtMatmulAlgoGetHeuristic", f.heuristic);
+  bind(library, "cublasLtMatmulAlgoCheck", f.check);
   bind(library, "cublasLtMatmul", f.matmul);
   return f;
 }

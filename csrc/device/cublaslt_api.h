@@ -22,14 +22,20 @@ enum Operation : int32_t { kNoTranspose = 0, kTranspose = 1 };
 enum Epilogue : int32_t { kDefault = 1, kRelu = 2, kBias = 4, kReluBias = 6 };
 enum PreferenceAttribute : int {
   kMaxWorkspaceBytes = 1,
+  kReductionSchemes = 3,
   kMinAlignmentA = 5,
   kMinAlignmentB = 6,
   kMinAlignmentC = 7,
   kMinAlignmentD = 8
 };
 
+// How the parts of a sum are added that several blocks have worked on; a mask of them.
+enum ReductionScheme : uint32_t { kReductionInComputeType = 2 };
+
 struct Algorithm {
   uint64_t data[8];
+
+  bool operator==(const Algorithm&) const = default;
 };
 struct HeuristicResult {
   Algorithm algorithm;
@@ -55,6 +61,7 @@ struct Functions {
   Status (*preference_set)(Preference, PreferenceAttribute, const void*, size_t);
   Status (*heuristic)(Handle, Descriptor, Layout a, Layout b, Layout c, Layout d, Preference, int requested,
                       HeuristicResult* results, int* found);
+  Status (*check)(Handle, Descriptor, Layout a, Layout b, Layout c, Layout d, const Algorithm*, HeuristicResult*);
   Status (*matmul)(Handle, Descriptor, const void* alpha, const void* a, Layout, const void* b, Layout,
                    const void* beta, const void* c, Layout, void* d, Layout, const Algorithm*, void* workspace,
                    size_t workspace_bytes, void* stream);

@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
+#include <nvtx3/nvToolsExt.h>
 
 #include <array>
 #include <cstdlib>
@@ -9,11 +10,14 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "device/cublaslt.h"
 #include "device/cuda_stream.h"
+#include "device/memory_plan.h"
 
 namespace tercet {
 namespace {
@@ -30,10 +34,38 @@ static_assert(lt::kNoTranspose == int{CUBLAS_OP_N} && lt::kTranspose == int{CUBL
 static_assert(lt::kDefault == int{CUBLASLT_EPILOGUE_DEFAULT} && lt::kRelu == int{CUBLASLT_EPILOGUE_RELU});
 static_assert(lt::kBias == int{CUBLASLT_EPILOGUE_BIAS} && lt::kReluBias == int{CUBLASLT_EPILOGUE_RELU_BIAS});
 static_assert(lt::kMaxWorkspaceBytes == int{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES});
+static_assert(lt::kReductionSchemes == int{CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK});
+static_assert(lt::kReductionInComputeType == uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
 static_assert(lt::kMinAlignmentA == int{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES});
 static_assert(lt::kMinAlignmentD == int{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES});
 static_assert(sizeof(lt::Algorithm) == sizeof(cublasLtMatmulAlgo_t));
 static_assert(sizeof(lt::HeuristicResult) == sizeof(cublasLtMatmulHeuristicResult_t));
+
+// Whether two functions are called alike: arguments and results of the same sizes, pointers where there are pointers.
+template <class R, class... A, class S, class... B>
+constexpr bool called_alike(R (*)(A...), S (*)(B...)) {
+  if constexpr (sizeof...(A) == sizeof...(B))
+    return sizeof(R) == sizeof(S) && ((sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>)&&...);
+  else
+    return false;
+}
+template <class F, class G>
+inline constexpr bool kCalledAlike = called_alike(F{}, G{});
+static_assert(kCalledAlike<decltype(lt::Functions::create), decltype(&cublasLtCreate)>);
+static_assert(kCalledAlike<decltype(lt::Functions::destroy), decltype(&cublasLtDestroy)>);
+static_assert(kCalledAlike<decltype(lt::Functions::version), decltype(&cublasLtGetVersion)>);
+static_assert(kCalledAlike<decltype(lt::Functions::status_text), decltype(&cublasLtGetStatusString)>);
+static_assert(kCalledAlike<decltype(lt::Functions::descriptor_create), decltype(&cublasLtMatmulDescCreate)>);
+static_assert(kCalledAlike<decltype(lt::Functions::descriptor_destroy), decltype(&cublasLtMatmulDescDestroy)>);
+static_assert(kCalledAlike<decltype(lt::Functions::descriptor_set), decltype(&cublasLtMatmulDescSetAttribute)>);
+static_assert(kCalledAlike<decltype(lt::Functions::layout_create), decltype(&cublasLtMatrixLayoutCreate)>);
+static_assert(kCalledAlike<decltype(lt::Functions::layout_destroy), decltype(&cublasLtMatrixLayoutDestroy)>);
+static_assert(kCalledAlike<decltype(lt::Functions::preference_create), decltype(&cublasLtMatmulPreferenceCreate)>);
+static_assert(kCalledAlike<decltype(lt::Functions::preference_destroy), decltype(&cublasLtMatmulPreferenceDestroy)>);
+static_assert(kCalledAlike<decltype(lt::Functions::preference_set), decltype(&cublasLtMatmulPreferenceSetAttribute)>);
+static_assert(kCalledAlike<decltype(lt::Functions::heuristic), decltype(&cublasLtMatmulAlgoGetHeuristic)>);
+static_assert(kCalledAlike<decltype(lt::Functions::check), decltype(&cublasLtMatmulAlgoCheck)>);
+static_assert(kCalledAlike<decltype(lt::Functions::matmul), decltype(&cublasLtMatmul)>);
 
 constexpr int kOldestMajor = 8;
 
@@ -135,7 +167,13 @@ class CudaDevice final : public Device {
     return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
   }
   std::unique_ptr<Stream> create_stream() override;
+  std::vector<Slot> stream_footprint() const override;
   Implementation implementation(std::string_view op) const override { return find_op_(op); }
+  ProductLibrary product_library(size_t version) const {
+    return {.version = static_cast<int64_t>(version),
+            .gpu = properties_.name,
+            .multiprocessors = properties_.multiProcessorCount};
+  }
 
   void* allocate(size_t bytes) override {
     void* memory = nullptr;
@@ -155,9 +193,12 @@ class CudaDevice final : public Device {
     cudaFree(memory);
     allocated_bytes_ -= bytes;
   }
+  void stream_begins() { ++streams_; }
+  void stream_ends() { --streams_; }
 
  private:
   int index_;
+  size_t streams_ = 0;
   Device::Implementation (*find_op_)(std::string_view);
   cudaDeviceProp properties_{};
 };
@@ -168,8 +209,10 @@ class CudaStreamOfDevice final : public CudaStream {
     require_success(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "a stream");
     workspace_ = Buffer(device, kWorkspaceBytes);
     product_workspace_ = Buffer(device, LtProducts::kWorkspaceBytes);
+    device.stream_begins();
   }
   ~CudaStreamOfDevice() override {
+    device_.stream_ends();
     products_.reset();
     cudaStreamDestroy(stream_);
   }
@@ -202,6 +245,8 @@ class CudaStreamOfDevice final : public CudaStream {
     require_not_capturing("synchronising");
     require_success(cudaStreamSynchronize(stream_), "the work on the GPU");
   }
+  void begin_profile_range(const char* name) override { nvtxRangePushA(name); }
+  void end_profile_range() override { nvtxRangePop(); }
 
   void* workspace(size_t bytes) override {
     TERCET_REQUIRE(bytes <= kWorkspaceBytes, "an op needs {} bytes of scratch memory, a stream has {}", bytes,
@@ -209,10 +254,8 @@ class CudaStreamOfDevice final : public CudaStream {
     return workspace_.data();
   }
 
-  void product(const Product& product) override {
-    if (!products_) products_ = std::make_unique<LtProducts>(lt::open_library(), product_workspace_.data(), stream_);
-    products_->run(product);
-  }
+  void product(const Product& product) override { products().queue.run(product); }
+  ProductAlgorithms* product_algorithms() override { return &products().algorithms; }
 
   void begin_capture() override {
     require_not_capturing("a second capture");
@@ -240,6 +283,24 @@ class CudaStreamOfDevice final : public CudaStream {
  private:
   static constexpr size_t kDefaultSharedBytes = 48 << 10;  // above it a kernel must be told
 
+  struct Products {
+    Products(const lt::Functions& functions, ProductLibrary library, void* workspace, cudaStream_t stream)
+        : algorithms(std::move(library)), queue(functions, algorithms, workspace, stream) {}
+
+    ProductAlgorithms algorithms;
+    LtProducts queue;
+  };
+
+  // The first call opens cuBLASLt.
+  Products& products() {
+    if (!products_) {
+      const lt::Functions& functions = lt::open_library();
+      products_ = std::make_unique<Products>(functions, device_.product_library(functions.version()),
+                                             product_workspace_.data(), stream_);
+    }
+    return *products_;
+  }
+
   void allow_shared_memory(const void* kernel, size_t bytes) {
     if (bytes <= kDefaultSharedBytes) return;
     size_t& allowed = shared_bytes_[kernel];
@@ -256,12 +317,17 @@ class CudaStreamOfDevice final : public CudaStream {
   cudaStream_t stream_ = nullptr;
   Buffer workspace_, product_workspace_;
   Staging staging_;
-  std::unique_ptr<LtProducts> products_;
+  std::unique_ptr<Products> products_;
   std::map<const void*, size_t> shared_bytes_;
   bool capturing_ = false;
 };
 
 std::unique_ptr<Stream> CudaDevice::create_stream() { return std::make_unique<CudaStreamOfDevice>(*this); }
+
+std::vector<Slot> CudaDevice::stream_footprint() const {
+  return {{"streams/scratch", MemoryClass::workspace, streams_ * GpuStream::kWorkspaceBytes},
+          {"streams/products", MemoryClass::workspace, streams_ * LtProducts::kWorkspaceBytes}};
+}
 
 // The launcher's index of this process on its server.
 int local_rank() {

@@ -4,8 +4,11 @@
 
 #include "device/cpu_device.h"
 #include "device/device_library.h"
+#include "device/memory_plan.h"
 
 namespace tercet {
+
+std::vector<Slot> Device::stream_footprint() const { return {}; }
 
 Buffer::Buffer(Device& device, size_t bytes) : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
 

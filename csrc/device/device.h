@@ -6,12 +6,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "device/tensor.h"
 
 namespace tercet {
 
 class Device;
+struct Slot;
 
 // A mark in a stream's order of work.
 class Event {
@@ -35,6 +37,10 @@ class Stream {
   virtual void wait(Event& event) = 0;
   // Blocks the host until all queued work is done.
   virtual void synchronize() = 0;
+  // Begin and end of a named part of the work, for profilers; parts nest (profile_scope.h). Devices without one do
+  // nothing. The text is copied.
+  virtual void begin_profile_range(const char*) {}
+  virtual void end_profile_range() {}
 };
 
 // One device: its memory, its streams and what it computes with.
@@ -47,6 +53,8 @@ class Device {
   // Whether the device computes in this floating dtype.
   virtual bool supports(DType dtype) const = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
+  // The memory of the device that the streams hold which exist now. The plan of a run lists it beside its own.
+  virtual std::vector<Slot> stream_footprint() const;
   // Memory aligned to 256 bytes; throws Error(Fault::run) with the number of bytes when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory, size_t bytes) = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "device/device.h"
 
@@ -29,7 +30,16 @@ struct Product {
   bool relu = false;
   double alpha = 1;
   double beta = 0;
+
+  int64_t depth() const { return transpose_a ? a.rows() : a.columns(); }  // k
+  // "a product of fp32[5, 3] and fp32[3, 7] into fp32[5, 7]"
+  std::string describe() const;
 };
+
+// Throws Error(Fault::run) unless the operands of a product fit each other and lie on `device`.
+void require_product(const Product& product, DeviceKind device);
+
+class ProductAlgorithms;
 
 // Work that was captured from a stream, to be queued again as a whole.
 class Graph {
@@ -46,6 +56,10 @@ class GpuStream : public Stream {
 
   // Queues a matrix product. m and n may be 0, k is at least 1.
   virtual void product(const Product& product) = 0;
+
+  // The algorithms of this stream's products (product_algorithms.h), to be saved and restored with a run; nullptr where
+  // products have but one.
+  virtual ProductAlgorithms* product_algorithms() { return nullptr; }
 
   // Between the two calls work is recorded instead of run. Synchronising or waiting for an event of another stream in
   // between throws Error(Fault::run).

@@ -52,6 +52,10 @@ void MemoryPlan::add(const std::vector<Slot>& slots) {
   }
 }
 
+void MemoryPlan::add_outside(const std::vector<Slot>& slots) {
+  outside_.insert(outside_.end(), slots.begin(), slots.end());
+}
+
 void MemoryPlan::place() {
   std::vector<size_t> order(slots_.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -87,8 +91,21 @@ size_t MemoryPlan::offset(const std::string& name) const {
   return offsets_[found->second];
 }
 
-size_t MemoryPlan::class_bytes(MemoryClass memory_class) const {
+size_t MemoryPlan::outside_bytes() const {
   size_t sum = 0;
+  for (const Slot& slot : outside_) sum += slot.bytes;
+  return sum;
+}
+
+size_t MemoryPlan::outside_bytes(MemoryClass memory_class) const {
+  size_t sum = 0;
+  for (const Slot& slot : outside_)
+    if (slot.memory_class == memory_class) sum += slot.bytes;
+  return sum;
+}
+
+size_t MemoryPlan::class_bytes(MemoryClass memory_class) const {
+  size_t sum = outside_bytes(memory_class);
   for (const Slot& slot : slots_)
     if (slot.memory_class == memory_class) sum += padded(slot);
   return sum;
@@ -105,8 +122,9 @@ std::string MemoryPlan::table() const {
     text += fmt::format("  {:<12} {:>12} {:>16} bytes\n", memory_class_name(memory_class), format_bytes(bytes), bytes);
   }
   text += fmt::format("  {:<12} {:>12} {:>16} bytes\n", "sum", format_bytes(sum), sum);
-  text += fmt::format("  {:<12} {:>12} {:>16} bytes", "allocated", format_bytes(total_bytes_), total_bytes_);
-  if (total_bytes_ < sum) text += fmt::format(" ({} shared between phases)", format_bytes(sum - total_bytes_));
+  const size_t allocated = total_bytes_ + outside_bytes();
+  text += fmt::format("  {:<12} {:>12} {:>16} bytes", "allocated", format_bytes(allocated), allocated);
+  if (allocated < sum) text += fmt::format(" ({} shared between phases)", format_bytes(sum - allocated));
   return text;
 }
 
@@ -126,7 +144,7 @@ Tensor Arena::take(const std::string& name, DType dtype, std::initializer_list<i
 }
 
 size_t Arena::taken_bytes(MemoryClass memory_class) const {
-  size_t sum = 0;
+  size_t sum = plan_.outside_bytes(memory_class);
   for (const Slot& slot : plan_.slots())
     if (slot.memory_class == memory_class && taken_.contains(slot.name)) sum += padded(slot);
   return sum;
@@ -140,6 +158,9 @@ void Arena::require_all_taken() const {
     TERCET_REQUIRE(taken_bytes(memory_class) == plan_.class_bytes(memory_class), "{}: {} bytes taken, {} planned",
                    memory_class_name(memory_class), taken_bytes(memory_class), plan_.class_bytes(memory_class));
   }
+  const size_t planned = plan_.total_bytes() + plan_.outside_bytes();
+  TERCET_REQUIRE(device_.allocated_bytes() == planned, "{} bytes are allocated on the device, {} are planned",
+                 device_.allocated_bytes(), planned);
 }
 
 }  // namespace tercet

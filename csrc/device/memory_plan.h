@@ -39,6 +39,8 @@ class MemoryPlan {
   static constexpr size_t kAlignment = 256;
 
   void add(const std::vector<Slot>& slots);
+  // Memory that the device has allocated already, beside the one allocation (Device::stream_footprint()).
+  void add_outside(const std::vector<Slot>& slots);
 
   // Gives every slot an offset: first fit, larger slots first, over intervals of phases. Throws Error(Fault::run) when
   // two slots have one name.
@@ -49,14 +51,17 @@ class MemoryPlan {
   const Slot& slot(const std::string& name) const;
   // Size of the one allocation. At most the sum of the slots; smaller when phases let slots share.
   size_t total_bytes() const { return total_bytes_; }
-  // Sum of the slots of a class, each rounded up to the alignment.
+  // Of what lies outside: of all, or of a class.
+  size_t outside_bytes() const;
+  size_t outside_bytes(MemoryClass memory_class) const;
+  // Sum of the slots of a class, each rounded up to the alignment, and of what lies outside.
   size_t class_bytes(MemoryClass memory_class) const;
 
-  // A table for the terminal: bytes per class, their sum, and the size of the allocation.
+  // A table for the terminal: bytes per class, their sum, and what is allocated.
   std::string table() const;
 
  private:
-  std::vector<Slot> slots_;
+  std::vector<Slot> slots_, outside_;
   std::map<std::string, size_t> index_;
   std::vector<size_t> offsets_;
   size_t total_bytes_ = 0;
@@ -65,7 +70,7 @@ class MemoryPlan {
 // "1.5 MiB"
 std::string format_bytes(size_t bytes);
 
-// The one allocation of a run.
+// The one allocation of a run. A device has one arena at a time.
 class Arena {
  public:
   // Allocates plan.total_bytes() on the device.
@@ -78,8 +83,10 @@ class Arena {
   // planned and not yet taken.
   Tensor take(const std::string& name, DType dtype, std::initializer_list<int64_t> shape);
 
-  // Throws Error that names a planned slot which nobody took, or a class whose taken bytes differ from the plan's.
+  // Throws Error that names a planned slot which nobody took, or a class whose taken bytes differ from the plan's, or
+  // when the device has allocated other bytes than the plan's.
   void require_all_taken() const;
+  // With what lies outside.
   size_t taken_bytes(MemoryClass memory_class) const;
 
  private:

@@ -17,6 +17,11 @@ void upload_ids(Stream& stream, const Tensor& target, std::span<const int32_t> i
   stream.synchronize();
 }
 
+// x *= factor; undefined tensors and a factor of 1 are left alone.
+void multiply(Stream& stream, const Tensor& x, double factor) {
+  if (x.defined() && factor != 1) affine(stream, {.x = x, .scale = factor});
+}
+
 }  // namespace
 
 PredictionRows prediction_rows(const RaggedBatch& batch, std::span<const int64_t> from) {
@@ -107,7 +112,7 @@ void LmHead::log_probs(Stream& stream, OptModel& model, const Tensor& hidden, co
 }
 
 void LmHead::loss_and_backward(Stream& stream, OptModel& model, const Tensor& hidden, const PredictionRows& rows,
-                               const Loss& loss, const Tensor& d_hidden, double temperature, bool entropy_gradient) {
+                               const Loss& loss, const Tensor& d_hidden, const LossGradientOptions& options) {
   TERCET_REQUIRE(options_.training, "{}: a head for inference has no backward", options_.prefix);
   upload(stream, rows);
   stream.fill_zero(d_hidden.data, static_cast<size_t>(d_hidden.elements()) * dtype_size(d_hidden.dtype));
@@ -115,21 +120,23 @@ void LmHead::loss_and_backward(Stream& stream, OptModel& model, const Tensor& hi
   const Tensor embedding = lease.weight(model.token_embedding());
   for (int64_t first = 0; first < rows_; first += options_.chunk_rows) {
     const int64_t count = std::min(options_.chunk_rows, rows_ - first);
-    forward_chunk(stream, embedding, hidden, first, count, temperature);
+    forward_chunk(stream, embedding, hidden, first, count, options.temperature);
     const Chunk chunk{.first = first,
                       .log_prob = all_log_prob_.row_range(first, count),
                       .entropy = all_entropy_.row_range(first, count),
                       .d_log_prob = d_log_prob_.row_range(0, count),
-                      .d_entropy = entropy_gradient ? d_entropy_.row_range(0, count) : Tensor()};
+                      .d_entropy = options.entropy_gradient ? d_entropy_.row_range(0, count) : Tensor()};
     loss(stream, chunk);
+    multiply(stream, chunk.d_log_prob, options.loss_scale);
+    multiply(stream, chunk.d_entropy, options.loss_scale);
     const Tensor logits = logits_.row_range(0, count);
     token_log_prob_backward(stream, {.logits = logits,
                                      .targets = targets_.row_range(first, count),
                                      .log_sum_exp = log_sum_exp_.row_range(0, count),
-                                     .entropy = entropy_gradient ? chunk.entropy : Tensor(),
+                                     .entropy = options.entropy_gradient ? chunk.entropy : Tensor(),
                                      .d_log_prob = chunk.d_log_prob,
                                      .d_entropy = chunk.d_entropy,
-                                     .temperature = temperature});
+                                     .temperature = options.temperature});
     const Tensor d_gathered = d_gathered_.row_range(0, count);
     linear_backward(stream, {.d_out = logits,
                              .x = gathered_.row_range(0, count),
@@ -140,16 +147,19 @@ void LmHead::loss_and_backward(Stream& stream, OptModel& model, const Tensor& hi
   }
 }
 
-Tensor LmHead::logits(Stream& stream, OptModel& model, const Tensor& hidden, std::span<const int32_t> rows) {
-  const auto count = static_cast<int64_t>(rows.size());
-  TERCET_REQUIRE(count <= options_.chunk_rows && count <= options_.max_rows,
-                 "{}: logits of {} rows exceed the planned {}", options_.prefix, count, options_.chunk_rows);
+void LmHead::upload_rows(Stream& stream, std::span<const int32_t> rows) {
+  rows_ = static_cast<int64_t>(rows.size());
+  TERCET_REQUIRE(rows_ <= options_.chunk_rows && rows_ <= options_.max_rows,
+                 "{}: logits of {} rows exceed the planned {}", options_.prefix, rows_, options_.chunk_rows);
   upload_ids(stream, device_rows_, rows);
+}
+
+Tensor LmHead::logits(Stream& stream, OptModel& model, const Tensor& hidden) {
   const UnitLease lease(model.units(), model.embedding_unit());
-  gather_rows(stream, {.x = hidden, .rows = device_rows_.row_range(0, count), .out = gathered_.row_range(0, count)});
-  const Tensor logits = logits_.row_range(0, count);
-  linear_forward(stream,
-                 {.x = gathered_.row_range(0, count), .weight = lease.weight(model.token_embedding()), .out = logits});
+  const Tensor gathered = gathered_.row_range(0, rows_);
+  gather_rows(stream, {.x = hidden, .rows = device_rows_.row_range(0, rows_), .out = gathered});
+  const Tensor logits = logits_.row_range(0, rows_);
+  linear_forward(stream, {.x = gathered, .weight = lease.weight(model.token_embedding()), .out = logits});
   return logits;
 }
 
@@ -157,12 +167,13 @@ std::vector<Slot> ScalarHead::footprint(const OptConfig& config, const ScalarHea
   const auto add = [&](const char* name, int64_t columns, DType dtype) {
     return slot(o.prefix + "/" + name, o.max_rows, columns, dtype, o.first, o.last);
   };
+  const DType statistics = statistics_dtype(o.dtype);
   std::vector<Slot> slots = {add("rows", 1, DType::i32), add("gathered", config.word_embed_proj_dim, o.dtype),
-                             add("scores", 1, o.dtype)};
-  if (o.training) {
-    slots.push_back(add("d_gathered", config.word_embed_proj_dim, o.dtype));
-    slots.push_back(add("d_scores", 1, o.dtype));
-  }
+                             add("scores", 1, statistics)};
+  if (!o.training) return slots;
+  slots.push_back(add("d_gathered", config.word_embed_proj_dim, o.dtype));
+  slots.push_back(add("d_scores", 1, statistics));
+  if (statistics != o.dtype) slots.push_back(add("rounded_d_scores", 1, o.dtype));
   return slots;
 }
 
@@ -172,10 +183,13 @@ ScalarHead::ScalarHead(const OptConfig& config, const ScalarHeadOptions& options
   };
   device_rows_ = take("rows", DType::i32, {options.max_rows});
   gathered_ = take("gathered", options.dtype, {options.max_rows, config.word_embed_proj_dim});
-  scores_ = take("scores", options.dtype, {options.max_rows, 1});
+  const DType statistics = statistics_dtype(options.dtype);
+  scores_ = take("scores", statistics, {options.max_rows, 1});
   if (!options.training) return;
   d_gathered_ = take("d_gathered", options.dtype, {options.max_rows, config.word_embed_proj_dim});
-  d_scores_ = take("d_scores", options.dtype, {options.max_rows, 1});
+  d_scores_ = take("d_scores", statistics, {options.max_rows, 1});
+  rounded_d_scores_ =
+      statistics == options.dtype ? d_scores_ : take("rounded_d_scores", options.dtype, {options.max_rows, 1});
 }
 
 Tensor ScalarHead::forward(Stream& stream, OptModel& model, const Tensor& hidden, std::span<const int32_t> rows) {
@@ -193,11 +207,14 @@ Tensor ScalarHead::forward(Stream& stream, OptModel& model, const Tensor& hidden
 
 Tensor ScalarHead::d_scores() const { return d_scores_.row_range(0, rows_).reshaped({rows_}); }
 
-void ScalarHead::backward(Stream& stream, OptModel& model, const Tensor& d_hidden) {
+void ScalarHead::backward(Stream& stream, OptModel& model, const Tensor& d_hidden, double loss_scale) {
   TERCET_REQUIRE(options_.training, "{}: a head for inference has no backward", options_.prefix);
   const UnitLease lease(model.units(), model.score_unit());
   stream.fill_zero(d_hidden.data, static_cast<size_t>(d_hidden.elements()) * dtype_size(d_hidden.dtype));
-  linear_backward(stream, {.d_out = d_scores_.row_range(0, rows_),
+  const Tensor d_scores = rounded_d_scores_.row_range(0, rows_);
+  multiply(stream, d_scores_.row_range(0, rows_), loss_scale);
+  if (d_scores.dtype != d_scores_.dtype) cast(stream, {.source = d_scores_.row_range(0, rows_), .target = d_scores});
+  linear_backward(stream, {.d_out = d_scores,
                            .x = gathered_.row_range(0, rows_),
                            .weight = lease.weight(model.score_weight()),
                            .d_x = d_gathered_.row_range(0, rows_),

@@ -30,6 +30,13 @@ struct LmHeadOptions {
   Phase last = Phase::save;
 };
 
+// How the gradient of a loss over log-probabilities is taken.
+struct LossGradientOptions {
+  double temperature = 1;
+  bool entropy_gradient = false;  // the loss sets d_entropy too
+  double loss_scale = 1;          // multiplies every gradient
+};
+
 // Log-probabilities and entropies over the tied token embedding.
 class LmHead {
  public:
@@ -50,13 +57,14 @@ class LmHead {
                  double temperature = 1);
 
   // The same, then the gradient of the loss into d_hidden (written) and the token embedding (accumulated), chunk by
-  // chunk. With `entropy_gradient` the loss sets d_entropy too.
+  // chunk.
   void loss_and_backward(Stream& stream, OptModel& model, const Tensor& hidden, const PredictionRows& rows,
-                         const Loss& loss, const Tensor& d_hidden, double temperature = 1,
-                         bool entropy_gradient = false);
+                         const Loss& loss, const Tensor& d_hidden, const LossGradientOptions& options = {});
 
-  // Logits of at most chunk_rows rows of hidden, [R, V], valid until the next call.
-  Tensor logits(Stream& stream, OptModel& model, const Tensor& hidden, std::span<const int32_t> rows);
+  // Which rows of hidden the next logits() are of, at most chunk_rows.
+  void upload_rows(Stream& stream, std::span<const int32_t> rows);
+  // Their logits, [R, V], valid until the next call.
+  Tensor logits(Stream& stream, OptModel& model, const Tensor& hidden);
 
   Tensor log_prob() const;  // [R] statistics dtype, of the latest call
   Tensor entropy() const;   // [R]
@@ -88,19 +96,21 @@ class ScalarHead {
   static std::vector<Slot> footprint(const OptConfig& config, const ScalarHeadOptions& options);
   ScalarHead(const OptConfig& config, const ScalarHeadOptions& options, Arena& arena);
 
-  // Scores of the rows of hidden, [R], dtype of the activations; valid until the next call.
+  // Scores of the rows of hidden, [R], statistics dtype; valid until the next call.
   Tensor forward(Stream& stream, OptModel& model, const Tensor& hidden, std::span<const int32_t> rows);
 
   // Where the loss puts the gradient of the scores of the latest forward, [R].
   Tensor d_scores() const;
 
-  // From d_scores(): d_hidden (written) and the gradient of w (accumulated), for the rows of the latest forward.
-  void backward(Stream& stream, OptModel& model, const Tensor& d_hidden);
+  // From d_scores() times the loss scale: d_hidden (written) and the gradient of w (accumulated), for the rows of the
+  // latest forward. d_scores() is lost.
+  void backward(Stream& stream, OptModel& model, const Tensor& d_hidden, double loss_scale = 1);
 
  private:
   ScalarHeadOptions options_;
   int64_t rows_ = 0;
   Tensor device_rows_, gathered_, d_gathered_, scores_, d_scores_;
+  Tensor rounded_d_scores_;  // d_scores_ in the dtype of the activations
 };
 
 }  // namespace tercet

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "device/profile_scope.h"
 #include "kernels/adamw.h"
 
 namespace tercet {
@@ -25,6 +26,7 @@ std::vector<Slot> AdamW::footprint(const AdamWOptions& options) {
 AdamW::AdamW(UnitSet& units, const AdamWOptions& options, Arena& arena)
     : units_(units),
       options_(options),
+      loss_scale_(units.options().dtype),
       control_(arena.take(options.prefix + "/control", DType::f64, {2})),
       sum_(arena.take(options.prefix + "/norm", DType::f64, {1})) {}
 
@@ -38,7 +40,7 @@ double AdamW::gradient_norm(Stream& stream) {
   double sum = 0;
   stream.copy_to_host(&sum, sum_.data, sizeof(sum));
   stream.synchronize();
-  return std::sqrt(sum);
+  return std::sqrt(sum) / loss_scale_.value();
 }
 
 std::string AdamW::first_non_finite_gradient(Stream& stream) {
@@ -57,11 +59,12 @@ std::string AdamW::first_non_finite_gradient(Stream& stream) {
   return "";
 }
 
-void AdamW::step(Stream& stream, double lr, double norm, double gradient_scale) {
+void AdamW::step(Stream& stream, double lr, double norm) {
+  const ProfileScope scope(stream, "optimizer step");
   units_.require_idle();
   ++steps_;
-  double scale = gradient_scale;
-  if (options_.max_grad_norm > 0) scale *= std::min(1.0, options_.max_grad_norm / (norm * gradient_scale + 1e-6));
+  double scale = 1 / loss_scale_.value();
+  if (options_.max_grad_norm > 0) scale *= std::min(1.0, options_.max_grad_norm / (norm + 1e-6));
   const double control[2] = {scale, 0};
   stream.copy_to_device(control_.data, control, sizeof(control));
   stream.synchronize();
@@ -82,6 +85,7 @@ void AdamW::step(Stream& stream, double lr, double norm, double gradient_scale) 
                      .weight_decay = units_.spec(u).segments[s].decay ? options_.weight_decay : 0,
                      .step = steps_});
     }
+  loss_scale_.count_finite_step();
 }
 
 }  // namespace tercet

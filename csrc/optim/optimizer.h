@@ -1,9 +1,10 @@
-// optim: AdamW over the segments of units, learning-rate schedules, clipping, moving averages.
+// optim: AdamW over the segments of units, learning-rate schedules, clipping, the loss scale.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "optim/loss_scale.h"
 #include "shard/unit.h"
 
 namespace tercet {
@@ -39,15 +40,18 @@ class AdamW {
   static std::vector<Slot> footprint(const AdamWOptions& options);
   AdamW(UnitSet& units, const AdamWOptions& options, Arena& arena);
 
-  // The 2-norm of all gradients over all ranks; not finite when a gradient is not.
+  // What the gradients in the units are multiplied by.
+  LossScale& loss_scale() { return loss_scale_; }
+
+  // The 2-norm of all gradients over all ranks, the loss scale divided out; not finite when a gradient is not.
   double gradient_norm(Stream& stream);
 
   // The trainable tensor whose gradient has the first non-finite element, or "" when there is none (host inspection).
   std::string first_non_finite_gradient(Stream& stream);
 
-  // One step with gradients multiplied by `gradient_scale` and then clipped: min(1, max_grad_norm / (norm + 1e-6)),
-  // norm being gradient_norm() times gradient_scale. Counts the step.
-  void step(Stream& stream, double lr, double norm, double gradient_scale = 1);
+  // One step with the gradients, divided by the loss scale, clipped by min(1, max_grad_norm / (norm + 1e-6)), norm
+  // being gradient_norm(). Counts the step, also for the loss scale.
+  void step(Stream& stream, double lr, double norm);
 
   // Optimiser steps taken; a part of checkpoints.
   int64_t steps() const { return steps_; }
@@ -56,6 +60,7 @@ class AdamW {
  private:
   UnitSet& units_;
   AdamWOptions options_;
+  LossScale loss_scale_;
   Tensor control_, sum_;
   int64_t steps_ = 0;
 };

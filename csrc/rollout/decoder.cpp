@@ -1,10 +1,11 @@
 #include "rollout/decoder.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/checked.h"
 #include "base/rng.h"
-#include "kernels/sample.h"
 
 namespace tercet {
 namespace {
@@ -77,6 +78,7 @@ std::vector<Slot> Decoder::footprint(const OptConfig& config, const GeneratorOpt
 
 Decoder::Decoder(OptModel& model, const GeneratorOptions& options, Arena& arena)
     : model_(model),
+      options_(options),
       cache_(model.config(), cache_options(options), arena),
       activations_(model.config(), activation_options(options), arena),
       head_(model.config(), head_options(options), arena),
@@ -91,10 +93,14 @@ Decoder::Decoder(OptModel& model, const GeneratorOptions& options, Arena& arena)
 
 std::span<const SampledToken> Decoder::step(Stream& stream, std::span<const NewTokens> sequences,
                                             const SamplingOptions& sampling) {
-  upload(stream, sequences);
-  const KvCacheView& cache = cache_.upload(stream, cache_rows_);
-  model_.forward(stream, batch_, activations_, {}, &cache);
-  draw(stream, head_.logits(stream, model_, activations_.output(), last_rows_), sampling);
+  const int64_t idle = idle_sequences(stream, sequences);
+  upload(stream, sequences, idle);
+  const bool decoding = host_batch_.token_count() == host_batch_.sequences();
+  if (decoding && options_.graphs && stream.device().kind() != DeviceKind::cpu)
+    queue_decoding(stream, sample_args(sampling));
+  else
+    queue(stream, sample_args(sampling));
+  read_back(stream, sequences.size());
   for (size_t row = 0; row < sequences.size(); ++row)
     if (!std::isfinite(drawn_[row].log_prob))
       fail_run(
@@ -104,7 +110,14 @@ std::span<const SampledToken> Decoder::step(Stream& stream, std::span<const NewT
   return drawn_;
 }
 
-void Decoder::upload(Stream& stream, std::span<const NewTokens> sequences) {
+int64_t Decoder::idle_sequences(Stream& stream, std::span<const NewTokens> sequences) const {
+  if (stream.device().kind() == DeviceKind::cpu) return 0;
+  if (!std::ranges::all_of(sequences, [](const NewTokens& tokens) { return tokens.ids.size() == 1; })) return 0;
+  const size_t padded = std::min(std::bit_ceil(sequences.size()), static_cast<size_t>(options_.slots));
+  return static_cast<int64_t>(padded - sequences.size());
+}
+
+void Decoder::upload(Stream& stream, std::span<const NewTokens> sequences, int64_t idle) {
   host_batch_.clear();
   cache_rows_.clear();
   last_rows_.clear();
@@ -121,14 +134,21 @@ void Decoder::upload(Stream& stream, std::span<const NewTokens> sequences) {
     host_samples_.push_back(static_cast<int64_t>(tokens.sample));
     host_positions_.push_back(narrow<int32_t>(tokens.response_index));
   }
+  host_batch_.append_idle(idle);
+  for (int64_t row = host_batch_.token_count() - idle; row < host_batch_.token_count(); ++row)
+    last_rows_.push_back(narrow<int32_t>(row));
+  host_samples_.resize(last_rows_.size());
+  host_positions_.resize(last_rows_.size());
   batch_.upload(stream, host_batch_);
+  head_.upload_rows(stream, last_rows_);
   stream.copy_to_device(samples_.data, host_samples_.data(), host_samples_.size() * sizeof(int64_t));
   stream.copy_to_device(positions_.data, host_positions_.data(), host_positions_.size() * sizeof(int32_t));
+  cache_view_ = &cache_.upload(stream, cache_rows_, idle);
 }
 
-void Decoder::draw(Stream& stream, const Tensor& logits, const SamplingOptions& sampling) {
-  const int64_t rows = logits.rows();
-  SampleArgs args{.logits = logits,
+SampleArgs Decoder::sample_args(const SamplingOptions& sampling) const {
+  const auto rows = std::ssize(last_rows_);
+  SampleArgs args{.logits = {},
                   .samples = samples_.row_range(0, rows),
                   .positions = positions_.row_range(0, rows),
                   .ids = ids_.row_range(0, rows),
@@ -142,9 +162,35 @@ void Decoder::draw(Stream& stream, const Tensor& logits, const SamplingOptions& 
     args.top_p = sampling.top_p;
     args.scratch = scratch_.row_range(0, rows);
   }
-  sample(stream, args);
+  return args;
+}
 
-  const auto count = static_cast<size_t>(rows);
+void Decoder::queue(Stream& stream, const SampleArgs& args) {
+  model_.forward(stream, batch_, activations_, {}, cache_view_);
+  SampleArgs draw = args;
+  draw.logits = head_.logits(stream, model_, activations_.output());
+  sample(stream, draw);
+}
+
+void Decoder::queue_decoding(Stream& stream, const SampleArgs& args) {
+  const GraphKey key{&stream, args.key, args.temperature, args.top_k, args.top_p};
+  if (key != graph_key_) {
+    for (auto& [sequences, graph] : graphs_) graph.reset();
+    graph_key_ = key;
+  }
+  const auto [known, first] = graphs_.try_emplace(args.ids.rows());
+  if (first) return queue(stream, args);
+  auto& gpu = static_cast<GpuStream&>(stream);
+  if (known->second == nullptr) {
+    gpu.begin_capture();
+    queue(stream, args);
+    known->second = gpu.end_capture();
+  }
+  gpu.launch(*known->second);
+  ++replayed_steps_;
+}
+
+void Decoder::read_back(Stream& stream, size_t count) {
   host_ids_.resize(count);
   host_log_prob_.resize(count * dtype_size(log_prob_.dtype));
   stream.copy_to_host(host_ids_.data(), ids_.data, count * sizeof(int32_t));

@@ -160,6 +160,8 @@ Generator::Generator(OptModel& model, const GeneratorOptions& options, Arena& ar
 
 Generator::~Generator() = default;
 
+int64_t Generator::replayed_steps() const { return state_->decoder.replayed_steps(); }
+
 std::vector<Generation> Generator::generate(Stream& stream, std::span<const GenerationRequest> requests,
                                             const SamplingOptions& sampling, const StopCheck& stop,
                                             const Finished& finished) {

@@ -20,6 +20,7 @@ struct GeneratorOptions {
   int64_t max_new_tokens = 256;
   int64_t prefill_tokens = 1024;    // new prompt tokens processed in one forward; at least max_prompt_tokens
   bool truncating_sampler = false;  // room for top-k and top-p
+  bool graphs = true;               // on a GPU: decoding steps are captured and replayed
   Phase first = Phase::rollout;
   Phase last = Phase::rollout;
 };
@@ -67,6 +68,9 @@ class Generator {
   std::vector<Generation> generate(Stream& stream, std::span<const GenerationRequest> requests,
                                    const SamplingOptions& sampling, const StopCheck& stop = {},
                                    const Finished& finished = {});
+
+  // Steps so far that were replays of a captured graph.
+  int64_t replayed_steps() const;
 
  private:
   struct State;

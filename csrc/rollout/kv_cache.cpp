@@ -95,19 +95,20 @@ void KvCache::release_all() {
   for (int64_t slot = 0; slot < options_.slots; ++slot) release(slot);
 }
 
-const KvCacheView& KvCache::upload(Stream& stream, std::span<const Row> rows) {
-  TERCET_REQUIRE(static_cast<int64_t>(rows.size()) <= options_.slots, "{} sequences in a KV cache of {} slots",
-                 rows.size(), options_.slots);
+const KvCacheView& KvCache::upload(Stream& stream, std::span<const Row> rows, int64_t idle) {
+  const auto sequences = static_cast<int64_t>(rows.size()) + idle;
+  TERCET_REQUIRE(sequences <= options_.slots, "{} sequences in a KV cache of {} slots", sequences, options_.slots);
   const auto width = static_cast<size_t>(blocks_per_slot_);
-  host_block_table_.assign(rows.size() * width, 0);
+  host_block_table_.assign(static_cast<size_t>(sequences) * width, 0);
   host_lengths_.clear();
   for (size_t row = 0; row < rows.size(); ++row) {
     const auto& table = tables_.at(static_cast<size_t>(rows[row].slot));
     std::copy(table.begin(), table.end(), host_block_table_.begin() + static_cast<std::ptrdiff_t>(row * width));
     host_lengths_.push_back(narrow<int32_t>(rows[row].cached));
   }
-  view_.block_table = block_table_.row_range(0, static_cast<int64_t>(rows.size()));
-  view_.lengths = lengths_.row_range(0, static_cast<int64_t>(rows.size()));
+  host_lengths_.insert(host_lengths_.end(), static_cast<size_t>(idle), 0);
+  view_.block_table = block_table_.row_range(0, sequences);
+  view_.lengths = lengths_.row_range(0, sequences);
   stream.copy_to_device(view_.block_table.data, host_block_table_.data(), host_block_table_.size() * sizeof(int32_t));
   stream.copy_to_device(view_.lengths.data, host_lengths_.data(), host_lengths_.size() * sizeof(int32_t));
   return view_;

@@ -58,9 +58,10 @@ class KvCache {
     int64_t cached = 0;
   };
 
-  // Queues the block tables and lengths of the batch whose sequence b is rows[b], at most one per slot, and returns the
-  // view for its forward, which is valid until the next call.
-  const KvCacheView& upload(Stream& stream, std::span<const Row> rows);
+  // Queues the block tables and lengths of the batch whose sequence b is rows[b], at most one per slot, and which ends
+  // with `idle` empty sequences of no slot (length 0). Returns the view for its forward, which is valid until the next
+  // call. At most `slots` sequences in all.
+  const KvCacheView& upload(Stream& stream, std::span<const Row> rows, int64_t idle = 0);
 
  private:
   KvCacheOptions options_;

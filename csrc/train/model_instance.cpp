@@ -1,6 +1,7 @@
 #include "train/model_instance.h"
 
 #include "base/checked.h"
+#include "device/profile_scope.h"
 #include "store/hdf5_file.h"
 
 namespace tercet {
@@ -126,6 +127,7 @@ struct ModelInstance::Parts {
   }
 
   Tensor forward(Pass& pass, const RaggedBatch& batch, const DropoutOptions& dropout) {
+    const ProfileScope scope(stream, "forward");
     pass.batch.upload(stream, batch);
     model.forward(stream, pass.batch, pass.activations, dropout);
     return pass.activations.output();
@@ -191,10 +193,12 @@ std::vector<double> ModelInstance::scores(const RaggedBatch& batch, std::span<co
 void ModelInstance::accumulate_token_loss(const RaggedBatch& batch, const PredictionRows& rows,
                                           const LmHead::Loss& loss, double temperature, bool entropy_gradient,
                                           const DropoutOptions& dropout) {
+  const LossGradientOptions options{temperature, entropy_gradient, optimizer().loss_scale().value()};
   Pass& pass = parts_->pass(true);
   const Tensor hidden = parts_->forward(pass, batch, dropout);
+  const ProfileScope scope(parts_->stream, "loss and backward");
   pass.lm_head->loss_and_backward(parts_->stream, parts_->model, hidden, rows, loss, pass.activations.d_output(),
-                                  temperature, entropy_gradient);
+                                  options);
   parts_->model.backward(parts_->stream, pass.batch, pass.activations, dropout);
 }
 
@@ -202,9 +206,11 @@ void ModelInstance::accumulate_score_loss(const RaggedBatch& batch, std::span<co
                                           const ScoreLoss& loss, const DropoutOptions& dropout) {
   Pass& pass = parts_->pass(true);
   const Tensor hidden = parts_->forward(pass, batch, dropout);
+  const ProfileScope scope(parts_->stream, "loss and backward");
   const Tensor scores = pass.scalar_head->forward(parts_->stream, parts_->model, hidden, rows);
   loss(parts_->stream, scores, pass.scalar_head->d_scores());
-  pass.scalar_head->backward(parts_->stream, parts_->model, pass.activations.d_output());
+  pass.scalar_head->backward(parts_->stream, parts_->model, pass.activations.d_output(),
+                             optimizer().loss_scale().value());
   parts_->model.backward(parts_->stream, pass.batch, pass.activations, dropout);
 }
 
@@ -221,7 +227,9 @@ void ModelInstance::save(Hdf5Writer& file, Json& state) {
   parts_->for_each_saved([&](const char* kind, const TensorSpec& spec, const Tensor& tensor) {
     save_tensor(parts_->stream, file, fmt::format("{}/{}/{}", prefix, kind, spec.name), spec.shape, tensor);
   });
-  if (parts_->optimizer) state.set(prefix + "/optimizer_steps", parts_->optimizer->steps());
+  if (!parts_->optimizer) return;
+  state.set(prefix + "/optimizer_steps", parts_->optimizer->steps());
+  state.set(prefix + "/loss_scale", parts_->optimizer->loss_scale().state());
 }
 
 void ModelInstance::load(const Hdf5Reader& file, const Json& state) {
@@ -230,7 +238,9 @@ void ModelInstance::load(const Hdf5Reader& file, const Json& state) {
     load_tensor(parts_->stream, file, fmt::format("{}/{}/{}", prefix, kind, spec.name), tensor);
   });
   parts_->units.round_weights(parts_->stream);
-  if (parts_->optimizer) parts_->optimizer->set_steps(state.at(prefix + "/optimizer_steps").as_int());
+  if (!parts_->optimizer) return;
+  parts_->optimizer->set_steps(state.at(prefix + "/optimizer_steps").as_int());
+  parts_->optimizer->loss_scale().set_state(state.at(prefix + "/loss_scale"));
 }
 
 std::vector<double> to_host(Stream& stream, const Tensor& tensor) {

@@ -49,7 +49,8 @@ class ModelInstance {
   // Inference. Raw scores w . h of the rows.
   std::vector<double> scores(const RaggedBatch& batch, std::span<const int32_t> rows);
 
-  // Forward and backward of one micro-batch; gradients accumulate. `loss` is called per chunk (heads.h).
+  // Forward and backward of one micro-batch; gradients accumulate, times the optimiser's loss scale. `loss` is called
+  // per chunk (heads.h).
   void accumulate_token_loss(const RaggedBatch& batch, const PredictionRows& rows, const LmHead::Loss& loss,
                              double temperature = 1, bool entropy_gradient = false, const DropoutOptions& dropout = {});
   // `loss(scores, d_scores)`: reads the scores [R] of the rows, writes their gradient.
@@ -57,9 +58,8 @@ class ModelInstance {
   void accumulate_score_loss(const RaggedBatch& batch, std::span<const int32_t> rows, const ScoreLoss& loss,
                              const DropoutOptions& dropout = {});
 
-  // Weights, Adam moments and step count by tensor name, for checkpoints: tensors "<prefix>/weights/<name>",
-  // "<prefix>/m/<name>",
-  // "<prefix>/v/<name>".
+  // Weights, Adam moments, step count and loss scale for checkpoints: tensors "<prefix>/weights/<name>",
+  // "<prefix>/m/<name>", "<prefix>/v/<name>".
   uint64_t checkpoint_bytes();
   void save(class Hdf5Writer& file, Json& state);
   void load(const class Hdf5Reader& file, const Json& state);

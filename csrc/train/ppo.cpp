@@ -262,6 +262,7 @@ class PpoRun {
                          metrics.at("objective/score").as_double(), metrics.at("objective/kl_seq").as_double(),
                          metrics.at("objective/rlhf_reward").as_double(), metrics.at("response/len_mean").as_double());
     };
+    hooks.products = run_.products();
     return hooks;
   }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/profile_scope.h"
 #include "train/evaluation.h"
 #include "train/ppo_trainer.h"
 
@@ -51,6 +52,7 @@ void PpoTrainer::prepare_reference_responses(std::span<const Prompt* const> prom
 }
 
 Json PpoTrainer::evaluate() {
+  const ProfileScope scope(stream_, "evaluate");
   TERCET_REQUIRE(!data_.eval_prompts.empty(), "there are no evaluation prompts");
   const std::vector<const Prompt*> prompts = first_prompts(data_.eval_prompts, data_.eval_prompts.size());
   prepare_reference_responses(prompts);

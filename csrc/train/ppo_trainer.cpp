@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "device/profile_scope.h"
 #include "kernels/elementwise.h"
 #include "kernels/ppo.h"
 #include "store/hdf5_file.h"
@@ -277,11 +278,13 @@ Json PpoTrainer::iteration(int64_t step) {
   std::vector<Rollout> rollouts;
   {
     const Timer timer(timings_.generate);
+    const ProfileScope scope(stream_, "rollout");
     rollouts = draw_rollouts(step);
   }
   Experience experience;
   {
     const Timer timer(timings_.score);
+    const ProfileScope scope(stream_, "score");
     score(models_.reward, rollouts);
     experience = make_experience(std::move(rollouts));
     compute_log_probs(experience);
@@ -328,6 +331,7 @@ uint64_t PpoTrainer::checkpoint_bytes() {
 }
 
 void PpoTrainer::save(Hdf5Writer& file, Json& state) {
+  const ProfileScope scope(stream_, "save");
   models_.actor.save(file, state);
   models_.critic.save(file, state);
   for_each_ema_tensor([&](const TensorSpec& spec, const std::string& name, const Tensor& average) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/profile_scope.h"
 #include "kernels/adamw.h"
 #include "kernels/elementwise.h"
 #include "kernels/ppo.h"
@@ -96,6 +97,7 @@ void PpoTrainer::draw_ptx_blocks(int64_t position, int64_t count, Minibatch& min
 }
 
 void PpoTrainer::accumulate_policy(const Minibatch& minibatch, const Experience& x, UpdateTotals& sums) {
+  const ProfileScope scope(stream_, "train actor");
   models_.actor.units().zero_gradients(stream_);
   fill_zero(stream_, buffers_.policy_statistics);
   fill_zero(stream_, buffers_.max_ratio_deviation);
@@ -128,6 +130,7 @@ void PpoTrainer::accumulate_policy(const Minibatch& minibatch, const Experience&
 }
 
 void PpoTrainer::accumulate_value(const Minibatch& minibatch, const Experience& x, UpdateTotals& sums) {
+  const ProfileScope scope(stream_, "train critic");
   models_.critic.units().zero_gradients(stream_);
   fill_zero(stream_, buffers_.value_statistics);
   const ScoreAffine& scale = models_.critic_affine;
@@ -195,14 +198,10 @@ bool PpoTrainer::step_optimizers(int64_t number, UpdateTotals& sums) {
   sums.critic_norm = critic.gradient_norm(stream_);
   actor_lr_ = actor_schedule_.at(number);
   critic_lr_ = critic_schedule_.at(number);
-  const auto culprit = [&]() -> std::string {
-    if (const std::string name = actor.first_non_finite_gradient(stream_); !name.empty()) return "the actor's " + name;
-    if (const std::string name = critic.first_non_finite_gradient(stream_); !name.empty())
-      return "the critic's " + name;
-    return "";
-  };
-  if (!guard_.accept({sums.policy[0], sums.value[0], sums.ptx_loss, sums.actor_norm, sums.critic_norm}, culprit))
-    return false;
+  const double losses[] = {sums.policy[0], sums.value[0], sums.ptx_loss};
+  const StepGuard::Gradients gradients[] = {{actor, sums.actor_norm, "the actor's "},
+                                            {critic, sums.critic_norm, "the critic's "}};
+  if (!guard_.accept(stream_, losses, gradients)) return false;
   actor.step(stream_, actor_lr_, sums.actor_norm);
   critic.step(stream_, critic_lr_, sums.critic_norm);
   update_ema();
@@ -246,6 +245,11 @@ void PpoTrainer::add_update_metrics(MetricTable& table, const UpdateTotals& t) c
   table.same("value/error", t.value[3] / t.value_tokens);
   table.same("actor/grad_norm", t.actor_norm / steps);
   table.same("critic/grad_norm", t.critic_norm / steps);
+  const LossScale& actor_scale = models_.actor.optimizer().loss_scale();
+  if (actor_scale.dynamic()) {
+    table.same("actor/loss_scale", actor_scale.value());
+    table.same("critic/loss_scale", models_.critic.optimizer().loss_scale().value());
+  }
   table.same("actor/lr", actor_lr_);
   table.same("critic/lr", critic_lr_);
 }

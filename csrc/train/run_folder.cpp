@@ -25,9 +25,9 @@ constexpr const char* kLock = ".lock";
 constexpr std::array kLogs = {"metrics.jsonl", "timings.jsonl", "samples.jsonl"};
 
 // What a run writes, and all that --overwrite deletes.
-constexpr std::array kRunFiles = {"config.toml", "model.h5",      "best.h5",       "critic.h5",
-                                  "ema.h5",      "metrics.jsonl", "timings.jsonl", "samples.jsonl",
-                                  "report.html", "inputs",        "checkpoints",   "logs"};
+constexpr std::array kRunFiles = {"config.toml",   "model.h5",      "best.h5",       "critic.h5",   "ema.h5",
+                                  "metrics.jsonl", "timings.jsonl", "samples.jsonl", "report.html", "products.json",
+                                  "inputs",        "checkpoints",   "logs"};
 
 bool may_differ(const std::string& setting) {
   static const std::set<std::string> names = {"steps", "epochs",    "eval-every", "save-every",

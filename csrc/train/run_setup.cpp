@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "device/gpu_stream.h"
 
 namespace tercet {
 
@@ -17,6 +18,10 @@ RunDevice::RunDevice(const CommonSettings& settings) : communicator(single_commu
   stream = device->create_stream();
   dtype = checked_dtype(*device, settings.dtype);
   log::info("device: {}, {}", device->description(), dtype_name(dtype));
+}
+
+ProductAlgorithms* RunDevice::products() const {
+  return device->kind() == DeviceKind::cpu ? nullptr : static_cast<GpuStream&>(*stream).product_algorithms();
 }
 
 Recompute parse_recompute(const std::string& text) {
@@ -85,6 +90,7 @@ AdamWOptions adamw_options(const CommonSettings& settings) {
 std::unique_ptr<Arena> allocate_plan(Device& device, const std::vector<std::vector<Slot>>& footprints) {
   MemoryPlan plan;
   for (const auto& slots : footprints) plan.add(slots);
+  plan.add_outside(device.stream_footprint());
   auto arena = std::make_unique<Arena>(device, std::move(plan));
   log::write_line(arena->plan().table());
   return arena;
@@ -111,20 +117,40 @@ int finish_after(const LoopResult& result, const RunFolder& folder, const std::s
   return stop_exit_code(result.signal);
 }
 
-bool StepGuard::accept(const std::vector<double>& numbers, const std::function<std::string()>& culprit) {
-  if (std::all_of(numbers.begin(), numbers.end(), [](double number) { return std::isfinite(number); })) {
+bool StepGuard::accept(Stream& stream, std::span<const double> losses, std::span<const Gradients> gradients) {
+  if (!std::ranges::all_of(losses, [](double loss) { return std::isfinite(loss); })) {
+    skip("the loss");
+    return false;
+  }
+  std::string culprit;
+  bool lowered = false;
+  for (const Gradients& gradient : gradients) {
+    if (std::isfinite(gradient.norm)) continue;
+    const std::string tensor = gradient.optimizer.first_non_finite_gradient(stream);
+    if (culprit.empty()) culprit = fmt::format("the gradient of {}{}", gradient.owner, tensor);
+    if (!gradient.optimizer.loss_scale().lower()) continue;
+    lowered = true;
+    log::info("the gradient of {}{} overflows; the loss scale falls to {} and the step is skipped ({} so far)",
+              gradient.owner, tensor, gradient.optimizer.loss_scale().value(), skipped_ + 1);
+  }
+  if (culprit.empty()) {
     in_a_row_ = 0;
     return true;
   }
+  if (lowered)
+    ++skipped_;
+  else
+    skip(culprit);
+  return false;
+}
+
+void StepGuard::skip(const std::string& what) {
   ++skipped_;
   ++in_a_row_;
-  const std::string tensor = culprit();
-  const std::string where = tensor.empty() ? "the loss" : "the gradient of " + tensor;
   if (in_a_row_ > max_skips_)
-    fail_run(fmt::format("{} is not finite, {} steps in a row", where, in_a_row_), "",
+    fail_run(fmt::format("{} is not finite, {} steps in a row", what, in_a_row_), "",
              "lower the learning rate, check the data and the weights, or raise --max-skips");
-  log::warn("{} is not finite; the step is skipped ({} so far)", where, skipped_);
-  return false;
+  log::warn("{} is not finite; the step is skipped ({} so far)", what, skipped_);
 }
 
 void StepGuard::save(Json& state) const { state.set("skipped", skipped_).set("skips_in_a_row", in_a_row_); }

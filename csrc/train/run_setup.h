@@ -19,6 +19,9 @@ struct RunDevice {
   // Sets the number of threads, opens the device and checks the dtype.
   explicit RunDevice(const CommonSettings& settings);
 
+  // The algorithms of the stream's matrix products, or nullptr on a device whose products have but one.
+  ProductAlgorithms* products() const;
+
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Communicator> communicator;
@@ -80,20 +83,30 @@ std::string resumed_input(const CommonSettings& settings, const std::string& pat
 // Tells the terminal how to go on after a stop and returns the exit code (0 when no signal stopped the loop).
 int finish_after(const LoopResult& result, const RunFolder& folder, const std::string& command);
 
-// Takes the optimiser step unless the loss or the gradient is not finite; then counts a skip, says which tensor, and
-// ends the run with an Error(Fault::run) after `max_skips` skips in a row.
+// Lets an optimiser step be taken unless a loss or a gradient is not finite; then counts a skip and says which tensor.
+// A gradient that fp16 may have overflowed lowers its loss scale; any other skip counts, and the run ends with an
+// Error(Fault::run) after `max_skips` of them in a row.
 class StepGuard {
  public:
+  // The gradients of one model, and how to call them: "the actor's " or "".
+  struct Gradients {
+    AdamW& optimizer;
+    double norm = 0;
+    std::string owner;
+  };
+
   explicit StepGuard(int64_t max_skips) : max_skips_(max_skips) {}
 
-  // Whether all given numbers are finite. `culprit` is asked for the name of the tensor when they are not.
-  bool accept(const std::vector<double>& numbers, const std::function<std::string()>& culprit);
+  // Whether all losses and norms are finite.
+  bool accept(Stream& stream, std::span<const double> losses, std::span<const Gradients> gradients);
 
   int64_t skipped() const { return skipped_; }
   void save(Json& state) const;
   void load(const Json& state);
 
  private:
+  void skip(const std::string& what);
+
   int64_t max_skips_;
   int64_t skipped_ = 0;
   int64_t in_a_row_ = 0;

@@ -32,6 +32,7 @@ Schedule make_schedule(const CommonSettings& settings, double lr, int64_t total_
 }
 
 DType checked_dtype(const Device& device, const std::string& dtype) {
+  if (dtype.empty()) return device.kind() == DeviceKind::cuda ? DType::bf16 : DType::f32;
   const DType parsed = parse_dtype(dtype, "--dtype");
   if (device.supports(parsed)) return parsed;
   std::string supported;

@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "device/profile_scope.h"
 #include "store/hdf5_file.h"
 
 namespace tercet {
@@ -74,9 +75,14 @@ void SupervisedRun::prepare(const std::string& weights) {
 StepHooks SupervisedRun::hooks() {
   StepHooks hooks;
   hooks.train = [this](int64_t step) { return train(step); };
-  if (has_held_out()) hooks.evaluate = [this](int64_t) { return evaluate(); };
+  if (has_held_out())
+    hooks.evaluate = [this](int64_t) {
+      const ProfileScope scope(*run_.stream, "evaluate");
+      return evaluate();
+    };
   hooks.checkpoint_bytes = [this] { return model_->checkpoint_bytes(); };
   hooks.save = [this](Hdf5Writer& file, Json& state) {
+    const ProfileScope scope(*run_.stream, "save");
     model_->save(file, state);
     guard_.save(state);
     state.set("tokens_seen", tokens_seen_);
@@ -87,6 +93,7 @@ StepHooks SupervisedRun::hooks() {
     tokens_seen_ = state.at("tokens_seen").as_int();
   };
   hooks.summary = [this](const Json& metrics) { return summary(metrics); };
+  hooks.products = run_.products();
   return hooks;
 }
 
@@ -101,8 +108,9 @@ Json SupervisedRun::train(int64_t step) {
   AdamW& optimizer = model_->optimizer();
   const double norm = optimizer.gradient_norm(*run_.stream);
   const double lr = schedule_.at(step);
-  if (guard_.accept({loss, norm}, [&] { return optimizer.first_non_finite_gradient(*run_.stream); }))
-    optimizer.step(*run_.stream, lr, norm);
+  const StepGuard::Gradients gradients[] = {{optimizer, norm, ""}};
+  if (guard_.accept(*run_.stream, {&loss, 1}, gradients)) optimizer.step(*run_.stream, lr, norm);
+  if (optimizer.loss_scale().dynamic()) metrics.set("loss_scale", optimizer.loss_scale().value());
   metrics.set("grad_norm", norm).set("lr", lr).set("skipped_steps", guard_.skipped()).set("tokens_seen", tokens_seen_);
   const int64_t items_seen = steps_->first_item(step) + steps_->item_count(step);
   metrics.set("epoch", static_cast<double>(items_seen) / static_cast<double>(items_));

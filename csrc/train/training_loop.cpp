@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "device/product_algorithms.h"
 #include "store/hdf5_file.h"
 #include "train/progress.h"
 
@@ -68,10 +69,25 @@ class Loop {
     if (step > total_steps_)
       fail_input(fmt::format("the run has done {} steps, more than the {} asked for", step, total_steps_),
                  folder_.path(), "raise --steps or --epochs");
+    restore_products(state, path);
     hooks_.load(file, state);
     folder_.truncate_logs(state.at("logs"));
     log::info("resumed from {} (step {} of {})", path, step, total_steps_);
     return step;
+  }
+
+  void restore_products(const Json& state, const std::string& path) {
+    if (hooks_.products == nullptr) return;
+    const Json* saved = state.find("product_algorithms");
+    hooks_.products->restore(saved == nullptr ? Json() : *saved, path,
+                             [](const std::string& message) { log::warn("{}", message); });
+  }
+
+  void keep_products(Json& state) {
+    if (hooks_.products == nullptr) return;
+    const Json algorithms = hooks_.products->to_json();
+    write_file_atomically(folder_.file("products.json"), algorithms.dump(2) + "\n");
+    state.set("product_algorithms", algorithms);
   }
 
   // A run that was stopped before its first checkpoint begins again, and so do its logs.
@@ -120,6 +136,7 @@ class Loop {
     Json state = Json::object();
     state.set("step", step);
     hooks_.save(file, state);
+    keep_products(state);
     state.set("logs", folder_.log_positions());
     file.set_text("state", state.dump(2));
     file.finish();

@@ -11,6 +11,7 @@ namespace tercet {
 
 class Hdf5Reader;
 class Hdf5Writer;
+class ProductAlgorithms;
 
 // What a training command does at each point of the loop. Steps count from 1 (optimiser steps, or iterations in PPO).
 struct StepHooks {
@@ -20,6 +21,7 @@ struct StepHooks {
   std::function<void(Hdf5Writer& file, Json& state)> save;
   std::function<void(const Hdf5Reader& file, const Json& state)> load;
   std::function<std::string(const Json& metrics)> summary;  // the step in a few words, for the terminal
+  ProductAlgorithms* products = nullptr;  // of the run's stream; kept in checkpoints and products.json, and restored
 };
 
 struct LoopResult {

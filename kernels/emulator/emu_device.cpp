@@ -1,6 +1,7 @@
 #include "kernels/emulator/emu_device.h"
 
 #include "base/error.h"
+#include "device/memory_plan.h"
 #include "kernels/emulator/device_memory.h"
 #include "kernels/emulator/emu_stream.h"
 #include "kernels/emulator/fault_handler.h"
@@ -22,6 +23,20 @@ bool EmuDevice::supports(DType dtype) const {
 }
 
 std::unique_ptr<Stream> EmuDevice::create_stream() { return std::make_unique<EmuStream>(*this); }
+
+std::vector<Slot> EmuDevice::stream_footprint() const {
+  return {{"streams/scratch", MemoryClass::workspace, streams_ * GpuStream::kWorkspaceBytes}};
+}
+
+void EmuDevice::stream_begins() {
+  ++streams_;
+  allocated_bytes_ += GpuStream::kWorkspaceBytes;
+}
+
+void EmuDevice::stream_ends() {
+  --streams_;
+  allocated_bytes_ -= GpuStream::kWorkspaceBytes;
+}
 
 void* EmuDevice::allocate(size_t bytes) {
   void* memory = DeviceMemory::instance().allocate(bytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "device/device.h"
 #include "kernels/gpu_ops.h"
@@ -18,11 +19,17 @@ class EmuDevice final : public Device {
   std::string description() const override;
   bool supports(DType dtype) const override;
   std::unique_ptr<Stream> create_stream() override;
+  // The scratch memory of each stream counts as a GPU's does, whole from the start, although pages come with their use.
+  std::vector<Slot> stream_footprint() const override;
   void* allocate(size_t bytes) override;
   void release(void* memory, size_t bytes) override;
   Implementation implementation(std::string_view op) const override;
 
+  void stream_begins();
+  void stream_ends();
+
  private:
+  size_t streams_ = 0;
   std::span<const gpu::OpImplementation> ops_;
 };
 

@@ -11,6 +11,7 @@
 #include "kernels/emulator/emu_device.h"
 #include "kernels/emulator/gpu_emulator.h"
 #include "kernels/emulator/grid.h"
+#include "kernels/emulator/launch_log.h"
 #include "kernels/emulator/product.h"
 #include "kernels/emulator/sanitizer.h"
 
@@ -49,9 +50,12 @@ void require_host(const void* address, size_t bytes, const char* what) {
 
 }  // namespace
 
-EmuStream::EmuStream(EmuDevice& device) : device_(device), queue_(WorkScheduler::instance().create_queue()) {}
+EmuStream::EmuStream(EmuDevice& device) : device_(device), queue_(WorkScheduler::instance().create_queue()) {
+  device_.stream_begins();
+}
 
 EmuStream::~EmuStream() {
+  device_.stream_ends();
   try {
     WorkScheduler::instance().run_until(queue_->mark());
   } catch (const Error& error) {
@@ -134,7 +138,7 @@ void* EmuStream::workspace(size_t bytes) {
 }
 
 void EmuStream::product(const Product& product) {
-  require_product(product);
+  require_emulated_product(product);
   push([product] { compute_product(product); });
 }
 
@@ -153,13 +157,18 @@ void EmuStream::launch(Graph& graph) {
   for (const Work& work : static_cast<EmuGraph&>(graph).work()) push(work.run);
 }
 
-void EmuStream::queue_kernel(const char* name, const LaunchShape& shape, std::function<void()> body) {
+void EmuStream::queue_kernel(const char* name, const void* kernel, const LaunchShape& shape,
+                             std::function<void()> body) {
   require_launchable(name, shape);
-  push([name = std::string(name), shape, body = std::move(body)] { run_grid(name, shape, body); });
+  push([name = std::string(name), kernel, shape, body = std::move(body)] {
+    run_grid(name, shape, body);
+    count_launch(kernel);
+  });
 }
 
-void queue_kernel(Stream& stream, const char* name, const LaunchShape& shape, std::function<void()> body) {
-  static_cast<EmuStream&>(stream).queue_kernel(name, shape, std::move(body));
+void queue_kernel(Stream& stream, const char* name, const void* kernel, const LaunchShape& shape,
+                  std::function<void()> body) {
+  static_cast<EmuStream&>(stream).queue_kernel(name, kernel, shape, std::move(body));
 }
 
 }  // namespace tercet::emu

@@ -37,7 +37,7 @@ class EmuStream final : public GpuStream {
   std::unique_ptr<Graph> end_capture() override;
   void launch(Graph& graph) override;
 
-  void queue_kernel(const char* name, const LaunchShape& shape, std::function<void()> body);
+  void queue_kernel(const char* name, const void* kernel, const LaunchShape& shape, std::function<void()> body);
 
  private:
   void push(std::function<void()> run);

@@ -14,8 +14,10 @@
 
 namespace tercet::emu {
 
-// Queues a kernel whose threads all call `body`. Throws Error(Fault::run) when no GPU could launch this shape.
-void queue_kernel(Stream& stream, const char* name, const LaunchShape& shape, std::function<void()> body);
+// Queues the kernel at an address, whose threads all call `body`. Throws Error(Fault::run) when no GPU could launch
+// this shape.
+void queue_kernel(Stream& stream, const char* name, const void* kernel, const LaunchShape& shape,
+                  std::function<void()> body);
 
 }  // namespace tercet::emu
 
@@ -88,7 +90,8 @@ void launch(Stream& stream, const char* name, const LaunchShape& shape, void (*k
             Arguments&&... arguments) {
   if (shape.blocks() == 0) return;
   std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  emu::queue_kernel(stream, name, shape, [kernel, values] { std::apply(kernel, values); });
+  emu::queue_kernel(stream, name, reinterpret_cast<const void*>(kernel), shape,
+                    [kernel, values] { std::apply(kernel, values); });
 }
 
 }  // namespace tercet::gpu

@@ -36,15 +36,10 @@ class Widened {
   int64_t pitch_;
 };
 
-int64_t depth_of(const Product& product) { return product.transpose_a ? product.a.rows() : product.a.columns(); }
-
-void require_operand(const Tensor& tensor, DType dtype, int64_t rows, int64_t columns, const char* name) {
-  require_shape(tensor, dtype, {rows, columns}, name);
-  TERCET_REQUIRE(tensor.device == DeviceKind::emu, "{} is not in the memory of emu", name);
-  TERCET_REQUIRE(rows <= 1 || tensor.pitch >= columns, "the rows of {} overlap (pitch {})", name, tensor.pitch);
+void require_allocated(const Tensor& tensor, const char* name) {
   if (tensor.elements() == 0) return;
-  const auto elements = static_cast<size_t>((rows - 1) * tensor.pitch + columns);
-  DeviceMemory::instance().require(tensor.data, elements * dtype_size(dtype), name);
+  const auto elements = static_cast<size_t>((tensor.rows() - 1) * tensor.pitch + tensor.columns());
+  DeviceMemory::instance().require(tensor.data, elements * dtype_size(tensor.dtype), name);
 }
 
 void add_bias_and_activate(const Product& product, float* c, int64_t pitch) {
@@ -61,20 +56,12 @@ void add_bias_and_activate(const Product& product, float* c, int64_t pitch) {
 
 }  // namespace
 
-void require_product(const Product& product) {
-  const DType dtype = product.a.dtype;
-  TERCET_REQUIRE(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16, "a product in {}",
-                 dtype_name(dtype));
-  TERCET_REQUIRE(product.a.rank == 2 && product.b.rank == 2 && product.c.rank == 2, "a product of {} and {} into {}",
-                 product.a.describe(), product.b.describe(), product.c.describe());
-  const int64_t m = product.c.rows(), n = product.c.columns(), k = depth_of(product);
-  TERCET_REQUIRE(k >= 1, "a product of depth {}", k);
-  require_operand(product.a, dtype, product.transpose_a ? k : m, product.transpose_a ? m : k, "a of a product");
-  require_operand(product.b, dtype, product.transpose_b ? n : k, product.transpose_b ? k : n, "b of a product");
-  require_operand(product.c, product.c.dtype == DType::f32 ? DType::f32 : dtype, m, n, "c of a product");
-  if (!product.bias.defined()) return;
-  require_shape(product.bias, dtype, {n}, "bias of a product");
-  TERCET_REQUIRE(product.beta == 0, "a product with bias and beta = {}", product.beta);
+void require_emulated_product(const Product& product) {
+  require_product(product, DeviceKind::emu);
+  require_allocated(product.a, "a of a product");
+  require_allocated(product.b, "b of a product");
+  require_allocated(product.c, "c of a product");
+  if (product.bias.defined()) require_allocated(product.bias, "bias of a product");
 }
 
 void compute_product(const Product& product) {
@@ -87,7 +74,7 @@ void compute_product(const Product& product) {
     for (int64_t row = 0; row < m; ++row)
       convert(c.dtype, c.row_range(row, 1).data, DType::f32, sums.data() + row * n, n);
   const auto flag = [](bool transposed) { return transposed ? Transpose::yes : Transpose::no; };
-  blas_gemm({flag(product.transpose_a), flag(product.transpose_b), m, n, depth_of(product)}, product.alpha, a.data(),
+  blas_gemm({flag(product.transpose_a), flag(product.transpose_b), m, n, product.depth()}, product.alpha, a.data(),
             a.pitch(), b.data(), b.pitch(), product.beta, sums.data(), n);
   if (product.bias.defined() || product.relu) add_bias_and_activate(product, sums.data(), n);
   for (int64_t row = 0; row < m; ++row)

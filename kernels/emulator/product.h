@@ -5,8 +5,8 @@
 
 namespace tercet::emu {
 
-// Throws Error(Fault::run) for shapes and dtypes that do not fit together.
-void require_product(const Product& product);
+// Throws Error(Fault::run) unless the operands fit each other and lie in allocations of the device.
+void require_emulated_product(const Product& product);
 
 // Computes a product whose operands are accessible.
 void compute_product(const Product& product);

@@ -63,6 +63,33 @@ TEST_CASE("an arena hands out what was planned and nothing else") {
   CHECK(device.allocated_bytes() == 0);
 }
 
+TEST_CASE("memory outside the one allocation is in the plan, and other memory of the device is noticed") {
+  CpuDevice device;
+  const Buffer scratch(device, 1000);
+  MemoryPlan plan;
+  plan.add({{"a", MemoryClass::workspace, 512}, {"b", MemoryClass::parameters, 256}});
+  Arena without(device, plan);
+  without.take("a", DType::f32, {128});
+  without.take("b", DType::f32, {64});
+  CHECK_THROWS_WITH_AS(without.require_all_taken(), doctest::Contains("1768 bytes are allocated on the device, 768"),
+                       Error);
+
+  CpuDevice other;
+  const Buffer outside(other, 1000);
+  plan.add_outside({{"streams/scratch", MemoryClass::workspace, 1000}});
+  Arena arena(other, plan);
+  CHECK(arena.plan().total_bytes() == 768);
+  CHECK(arena.plan().outside_bytes() == 1000);
+  CHECK(arena.plan().class_bytes(MemoryClass::workspace) == 1512);
+  CHECK(arena.plan().table().find("allocated         1.7 KiB             1768 bytes") != std::string::npos);
+  CHECK_THROWS_WITH_AS(arena.take("streams/scratch", DType::f32, {250}), doctest::Contains("was not planned"), Error);
+  arena.take("a", DType::f32, {128});
+  arena.take("b", DType::f32, {64});
+  CHECK_NOTHROW(arena.require_all_taken());
+  const Buffer stray(other, 1);
+  CHECK_THROWS_WITH_AS(arena.require_all_taken(), doctest::Contains("1769 bytes are allocated"), Error);
+}
+
 TEST_CASE("the printed table names every class in use, the sum and the allocation") {
   MemoryPlan plan;
   plan.add({{"a", MemoryClass::parameters, 1 << 20, Phase::rollout, Phase::save}});

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "device/memory_plan.h"
 #include "fixtures.h"
 #include "workbench.h"
 
@@ -114,6 +115,26 @@ TEST_CASE("scratch memory is one piece per stream, poisoned for each op, and lim
   CHECK(second == first);
   CHECK(bench.get(second, 1)[0] == -1);
   CHECK_THROWS_AS(bench.gpu_stream().workspace(GpuStream::kWorkspaceBytes + 1), Error);
+}
+
+TEST_CASE("the memory of streams is what the device says it is, while they live") {
+  Bench bench;
+  const auto planned = [&] {
+    MemoryPlan plan;
+    plan.add_outside(bench.device().stream_footprint());
+    return plan.outside_bytes();
+  };
+  const size_t one = planned();
+  CHECK(one >= GpuStream::kWorkspaceBytes);
+  CHECK(bench.device().allocated_bytes() == one);
+  {
+    const auto second = bench.device().create_stream();
+    CHECK(planned() == 2 * one);
+    CHECK(bench.device().allocated_bytes() == 2 * one);
+  }
+  CHECK(planned() == one);
+  bench.gpu_stream().workspace(GpuStream::kWorkspaceBytes);
+  CHECK(bench.device().allocated_bytes() == one);
 }
 
 TEST_CASE("copies outside of an allocation, or between host and device the wrong way round, are refused") {

@@ -12,7 +12,11 @@
 #include "device/gpu_stream.h"
 
 #if defined(TERCET_CERTIFY_CUDA)
-inline std::unique_ptr<tercet::Device> open_bench_device() { return tercet::open_device("cuda"); }
+#include "device/cuda_device.h"
+// The device of this binary's own CUDA runtime, which knows its kernels.
+inline std::unique_ptr<tercet::Device> open_bench_device() {
+  return tercet::open_cuda_device([](std::string_view) -> tercet::Device::Implementation { return nullptr; });
+}
 #else
 #include "kernels/emulator/emu_device.h"
 #include "kernels/emulator/settings.h"

@@ -90,6 +90,18 @@ TEST_CASE("every device has every op") {
     }
 }
 
+TEST_CASE("every op is a range of its name in a profile") {
+  for (const CatalogueEntry& entry : catalogue()) {
+    Runner runner("cpu", DType::f32);
+    ProfileRanges ranges;
+    runner.record_profile(ranges);
+    entry.run(runner, 3);
+    INFO(entry.op);
+    CHECK(ranges.contain(entry.op));
+    CHECK(ranges.open.empty());
+  }
+}
+
 TEST_CASE("an op runs in the dtypes of the op list and refuses the others, on every device") {
   for (const std::string& device : present_devices()) {
     std::string table =

@@ -106,6 +106,36 @@ Gradients backward(Runner& r, const Problem& p, const Tensors& t, const Values& 
   return {r.read(d_q), r.read(d_k), r.read(d_v)};
 }
 
+// The definition, one pair of query and key at a time.
+Gradients reference_gradients(const Problem& p, const Values& d_out) {
+  const int64_t hidden = p.hidden();
+  const Reference forward_values = reference(p);
+  Gradients expected{Values(p.q.size()), Values(p.q.size()), Values(p.q.size())};
+  for (size_t b = 0; b + 1 < p.offsets.size(); ++b)
+    for (int64_t h = 0; h < p.heads; ++h)
+      for (int64_t i = p.offsets[b]; i < p.offsets[b + 1]; ++i)
+        for (int64_t j = p.offsets[b]; j <= i; ++j) {
+          const auto at = [&](int64_t row, int64_t d) {
+            return static_cast<size_t>(row * hidden + h * p.head_size + d);
+          };
+          double score = 0;
+          double d_p = 0;
+          double delta = 0;
+          for (int64_t d = 0; d < p.head_size; ++d) {
+            score += p.scale * p.q[at(i, d)] * p.k[at(j, d)];
+            d_p += d_out[at(i, d)] * p.v[at(j, d)];
+            delta += d_out[at(i, d)] * forward_values.out[at(i, d)];
+          }
+          const double weight = std::exp(score - forward_values.log_sum_exp[static_cast<size_t>(i * p.heads + h)]);
+          for (int64_t d = 0; d < p.head_size; ++d) {
+            expected.v[at(j, d)] += weight * d_out[at(i, d)];
+            expected.q[at(i, d)] += p.scale * weight * (d_p - delta) * p.k[at(j, d)];
+            expected.k[at(j, d)] += p.scale * weight * (d_p - delta) * p.q[at(i, d)];
+          }
+        }
+  return expected;
+}
+
 }  // namespace
 
 TEST_CASE("attention is the softmax of scaled causal scores in each sequence and head") {
@@ -182,32 +212,8 @@ TEST_CASE("attention's gradients are those of central differences") {
 
 TEST_CASE("attention's gradients of long sequences are those of the definition") {
   const Problem p = problem({161, 290}, 2, 6);
-  const int64_t hidden = p.hidden();
-  const Values d_out = random_values(p.tokens * hidden, 9);
-  const Reference forward_values = reference(p);
-  Gradients expected{Values(p.q.size()), Values(p.q.size()), Values(p.q.size())};
-  for (size_t b = 0; b + 1 < p.offsets.size(); ++b)
-    for (int64_t h = 0; h < p.heads; ++h)
-      for (int64_t i = p.offsets[b]; i < p.offsets[b + 1]; ++i)
-        for (int64_t j = p.offsets[b]; j <= i; ++j) {
-          const auto at = [&](int64_t row, int64_t d) {
-            return static_cast<size_t>(row * hidden + h * p.head_size + d);
-          };
-          double score = 0;
-          double d_p = 0;
-          double delta = 0;
-          for (int64_t d = 0; d < p.head_size; ++d) {
-            score += p.scale * p.q[at(i, d)] * p.k[at(j, d)];
-            d_p += d_out[at(i, d)] * p.v[at(j, d)];
-            delta += d_out[at(i, d)] * forward_values.out[at(i, d)];
-          }
-          const double weight = std::exp(score - forward_values.log_sum_exp[static_cast<size_t>(i * p.heads + h)]);
-          for (int64_t d = 0; d < p.head_size; ++d) {
-            expected.v[at(j, d)] += weight * d_out[at(i, d)];
-            expected.q[at(i, d)] += p.scale * weight * (d_p - delta) * p.k[at(j, d)];
-            expected.k[at(j, d)] += p.scale * weight * (d_p - delta) * p.q[at(i, d)];
-          }
-        }
+  const Values d_out = random_values(p.tokens * p.hidden(), 9);
+  const Gradients expected = reference_gradients(p, d_out);
   for_each_wide_target([&](Runner& r) {
     const Gradients actual = backward(r, p, forward(r, p), d_out);
     // fp32: sums of up to 290 rounded terms.
@@ -298,6 +304,24 @@ TEST_CASE("on the CPU the cache refuses tokens that do not fit a slot and blocks
     CHECK_THROWS_AS(append(-1, 1), Error);
     CHECK_THROWS_AS(append(0, 2), Error);
     CHECK_THROWS_AS(append(0, -1), Error);
+  });
+}
+
+TEST_CASE("on the CPU attention of a sequence of several spans of queries is that of the definition") {
+  const Problem p = problem({2100}, 1, 4);
+  const Values d_out = random_values(p.tokens * p.hidden(), 9);
+  const Reference expected = reference(p);
+  const Gradients gradients = reference_gradients(p, d_out);
+  for_each_cpu_target([&](Runner& r) {
+    const Tensors t = forward(r, p);
+    // fp32: sums of up to 2,100 rounded terms.
+    const Tolerance tolerance = r.tolerance(1e-12, 1e-5);
+    check_close(r.read(t.out), expected.out, tolerance, "out");
+    check_close(r.read(t.log_sum_exp), expected.log_sum_exp, tolerance, "log_sum_exp");
+    const Gradients actual = backward(r, p, t, d_out);
+    check_close(actual.q, gradients.q, tolerance, "d_q");
+    check_close(actual.k, gradients.k, tolerance, "d_k");
+    check_close(actual.v, gradients.v, tolerance, "d_v");
   });
 }
 

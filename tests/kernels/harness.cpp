@@ -11,24 +11,6 @@ namespace tercet::test {
 
 namespace {
 
-bool is_present(const std::string& device) {
-  try {
-    open_device(device);
-    return true;
-  } catch (const Error& error) {
-    const std::string reason = device + " is skipped: " + error.what();
-    MESSAGE(reason);
-    return false;
-  }
-}
-
-std::vector<std::string> find_devices(std::initializer_list<const char*> names) {
-  std::vector<std::string> present;
-  for (const char* name : names)
-    if (is_present(name)) present.emplace_back(name);
-  return present;
-}
-
 Values converted(const Values& values, DType dtype) {
   std::vector<std::byte> narrow(values.size() * dtype_size(dtype));
   Values result(values.size());
@@ -63,20 +45,6 @@ double norm_tolerance(DType dtype) {
   return dtype == DType::f16 ? 1e-3 : 1e-5;
 }
 
-const std::vector<std::string>& present_devices() {
-  static const std::vector<std::string> present = find_devices({"cpu", "emu", "cuda"});
-  return present;
-}
-
-const std::vector<std::string>& present_gpu_devices() {
-  static const std::vector<std::string> present = [] {
-    std::vector<std::string> gpus = present_devices();
-    std::erase(gpus, "cpu");
-    return gpus;
-  }();
-  return present;
-}
-
 void for_each_target(const std::function<void(Runner&)>& body) {
   run_targets(present_devices(), {DType::f64, DType::f32, DType::bf16, DType::f16}, body);
 }
@@ -98,6 +66,11 @@ Runner Runner::oracle(DType dtype) {
   return runner;
 }
 
+void Runner::record_profile(ProfileRanges& ranges) {
+  REQUIRE(device_->kind() == DeviceKind::cpu);
+  stream_ = std::make_unique<RecordingStream>(std::move(stream_), ranges);
+}
+
 Tolerance Runner::tolerance(double fp64, double fp32) const {
   if (dtype_size(dtype_) == 2) return Tolerance::relative_norm(norm_tolerance(dtype_));
   return is_fp64() ? fp64 : fp32;
@@ -109,7 +82,8 @@ Tensor Runner::allocate(DType dtype, std::initializer_list<int64_t> shape, int64
   Tensor tensor(nullptr, dtype, device_->kind(), shape);
   if (pitch > 0) tensor.pitch = pitch;
   const size_t bytes = static_cast<size_t>(tensor.rows() * tensor.pitch) * dtype_size(dtype);
-  tensor.data = buffers_.emplace_back(*device_, bytes).data();
+  const size_t shift = misaligned_ && is_floating(dtype) ? dtype_size(dtype) : 0;
+  tensor.data = static_cast<std::byte*>(buffers_.emplace_back(*device_, bytes + shift).data()) + shift;
   return tensor;
 }
 

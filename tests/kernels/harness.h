@@ -15,7 +15,9 @@
 
 #include "base/json.h"
 #include "device/device.h"
+#include "devices.h"
 #include "kernels/op.h"
+#include "recording_stream.h"
 
 namespace tercet::test {
 
@@ -50,6 +52,10 @@ class Runner {
   bool is_fp64() const { return dtype_ == DType::f64; }
   // The emulator runs a GPU's threads one after the other: tests give it less to do.
   bool is_emulated() const { return device_->kind() == DeviceKind::emu; }
+  // Floating tensors made from now on start one element past an aligned address, where no pack of 16 bytes does.
+  void misalign() { misaligned_ = true; }
+  // Records from now on the ranges that a profiler would show. On the CPU only, whose ops take any stream.
+  void record_profile(ProfileRanges& ranges);
   // `fp64` or `fp32`, whichever the dtype is; the relative norm in 16-bit dtypes.
   Tolerance tolerance(double fp64, double fp32) const;
   // The values as tensor() stores them.
@@ -81,12 +87,9 @@ class Runner {
   std::unique_ptr<Stream> stream_;
   DType dtype_;
   DType input_dtype_;  // what inputs are rounded to first
+  bool misaligned_ = false;
   std::vector<Buffer> buffers_;
 };
-
-// The devices of this build and machine ("cpu", "emu", "cuda"), and those of them that run on a GPU's threads.
-const std::vector<std::string>& present_devices();
-const std::vector<std::string>& present_gpu_devices();
 
 // Calls body(runner) for every device and dtype that is present, within a doctest INFO. The CPU computes in fp64 and
 // fp32, a GPU in fp32, bf16 and fp16.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "device/cpu_device.h"
+#include "device/device.h"
 #include "model/heads.h"
 #include "model/model.h"
 #include "model/model_file.h"
@@ -60,13 +60,15 @@ class SmallModel {
   static constexpr int64_t kTokens = 1024;
   static constexpr int64_t kSequences = 64;
 
-  SmallModel(const OptConfig& config, DType dtype, const std::vector<Slot>& more = {})
+  SmallModel(const OptConfig& config, DType dtype, const std::vector<Slot>& more = {},
+             const std::string& device = "cpu")
       : units_({.prefix = "model", .dtype = dtype}),
         activations_options_{.prefix = "forward", .dtype = dtype, .capacity = {kTokens, kSequences}},
         head_options_{.prefix = "head", .dtype = dtype, .max_rows = kTokens, .chunk_rows = kTokens},
-        stream_(device_.create_stream()),
+        device_(open_device(device)),
+        stream_(device_->create_stream()),
         communicator_(single_communicator()),
-        arena_(device_, plan(config, more)),
+        arena_(*device_, plan(config, more)),
         set_(opt_units(config, Head::language_model), units_, arena_, *stream_, *communicator_),
         model_(config, Head::language_model, set_),
         batch_("batch", {kTokens, kSequences}, arena_),
@@ -91,7 +93,8 @@ class SmallModel {
   }
 
   std::vector<double> logits_of(const Tensor& hidden, std::span<const int32_t> rows) {
-    return doubles(head_.logits(*stream_, model_, hidden, rows));
+    head_.upload_rows(*stream_, rows);
+    return doubles(head_.logits(*stream_, model_, hidden));
   }
 
   // log p of the tokens of `response` after `prompt`, by the forward and the head that training uses.
@@ -107,9 +110,12 @@ class SmallModel {
     return doubles(head_.log_prob());
   }
 
-  static std::vector<double> doubles(const Tensor& tensor) {
+  std::vector<double> doubles(const Tensor& tensor) {
+    std::vector<std::byte> raw(static_cast<size_t>(tensor.elements()) * dtype_size(tensor.dtype));
+    stream_->copy_to_host(raw.data(), tensor.data, raw.size());
+    stream_->synchronize();
     std::vector<double> values(static_cast<size_t>(tensor.elements()));
-    convert(tensor.dtype, tensor.data, DType::f64, values.data(), tensor.elements());
+    convert(tensor.dtype, raw.data(), DType::f64, values.data(), tensor.elements());
     return values;
   }
 
@@ -141,14 +147,17 @@ class SmallModel {
           for (size_t i = 0; i < values.size(); ++i)
             values[i] += 0.1 * random.normal(static_cast<uint64_t>(unit), static_cast<uint32_t>(spec.offset),
                                              static_cast<uint32_t>(i));
-          convert(DType::f64, values.data(), tensor.dtype, tensor.data, tensor.elements());
+          std::vector<std::byte> raw(values.size() * dtype_size(tensor.dtype));
+          convert(DType::f64, values.data(), tensor.dtype, raw.data(), tensor.elements());
+          stream_->copy_to_device(tensor.data, raw.data(), raw.size());
+          stream_->synchronize();
         }
   }
 
   UnitOptions units_;
   ActivationOptions activations_options_;
   LmHeadOptions head_options_;
-  CpuDevice device_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Communicator> communicator_;
   Arena arena_;
@@ -161,8 +170,8 @@ class SmallModel {
 
 // A small model with a generator for it.
 struct SmallGenerator {
-  SmallGenerator(const OptConfig& config, const GeneratorOptions& options)
-      : model(config, options.dtype, Generator::footprint(config, options)),
+  SmallGenerator(const OptConfig& config, const GeneratorOptions& options, const std::string& device = "cpu")
+      : model(config, options.dtype, Generator::footprint(config, options), device),
         generator(model.model(), options, model.arena()) {}
 
   std::vector<Generation> generate(std::span<const GenerationRequest> requests, const SamplingOptions& sampling,

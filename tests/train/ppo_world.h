@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "recording_stream.h"
 #include "train/ppo_trainer.h"
 
 namespace tercet::ppo_test {
@@ -50,6 +51,8 @@ struct WorldOptions {
   ScoreAffine affine;
   // Changes the actor's weights before the reference is copied from it.
   std::function<void(Stream&, ModelInstance&)> prepare_actor;
+  // Where the ranges that a profiler would show are recorded, or nullptr.
+  test::ProfileRanges* profile = nullptr;
 };
 
 // Settings that most cases share.
@@ -98,6 +101,8 @@ class World {
   explicit World(WorldOptions options) : options_(std::move(options)) {
     device_ = open_device("cpu");
     stream_ = device_->create_stream();
+    if (options_.profile != nullptr)
+      stream_ = std::make_unique<test::RecordingStream>(std::move(stream_), *options_.profile);
     communicator_ = single_communicator();
     const auto actor = trained(instance("actor", Head::language_model), Phase::train_actor);
     const auto critic = trained(instance("critic", Head::scalar), Phase::train_critic);

@@ -8,13 +8,14 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "device/cpu_device.h"
+#include "device/device.h"
 #include "store/safetensors.h"
 #include "train/model_instance.h"
 
 namespace tercet::testing {
 
 struct TestModelOptions {
+  std::string device = "cpu";
   Head head = Head::language_model;
   DType dtype = DType::f64;
   int64_t tokens = 256;
@@ -26,10 +27,14 @@ struct TestModelOptions {
 class TestModel {
  public:
   TestModel(const OptConfig& config, const TestModelOptions& o = {})
-      : stream_(device_.create_stream()), communicator_(single_communicator()), options_(instance(config, o)) {
+      : device_(open_device(o.device)),
+        stream_(device_->create_stream()),
+        communicator_(single_communicator()),
+        options_(instance(config, o)) {
     MemoryPlan plan;
     plan.add(ModelInstance::footprint(options_));
-    arena_ = std::make_unique<Arena>(device_, plan);
+    plan.add_outside(device_->stream_footprint());
+    arena_ = std::make_unique<Arena>(*device_, plan);
     model_ = std::make_unique<ModelInstance>(options_, *arena_, *stream_, *communicator_);
     arena_->require_all_taken();
   }
@@ -39,10 +44,12 @@ class TestModel {
   Stream& stream() { return *stream_; }
   const OptConfig& config() const { return options_.config; }
 
-  std::vector<double> weight(const std::string& name) { return to_host(*stream_, model_->units().weight(name)); }
+  // The master weight where there is one.
+  std::vector<double> weight(const std::string& name) { return to_host(*stream_, model_->units().exact_weight(name)); }
   std::vector<double> gradient(const std::string& name) { return to_host(*stream_, model_->units().gradient(name)); }
   void set_weight(const std::string& name, std::span<const double> values) {
-    to_device(*stream_, values, model_->units().weight(name));
+    to_device(*stream_, values, model_->units().exact_weight(name));
+    model_->units().round_weights(*stream_);
   }
 
   std::vector<std::string> tensor_names() {
@@ -90,7 +97,7 @@ class TestModel {
             .optimizer = o.optimizer};
   }
 
-  CpuDevice device_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Communicator> communicator_;
   ModelInstanceOptions options_;

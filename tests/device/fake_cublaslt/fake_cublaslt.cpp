@@ -1,8 +1,9 @@
 // A cuBLASLt on host memory, so that the descriptors, layouts and epilogues that tercet asks for are carried out, and
 // checked for sense, on machines without a GPU. Matrices are column-major, sums are in double.
+#include "fake_cublaslt.h"
+
 #include <cstring>
 
-#include "device/cublaslt_api.h"
 #include "device/dtype.h"
 
 namespace tercet::lt {
@@ -10,7 +11,11 @@ namespace {
 
 constexpr Status kSuccess = 0;
 constexpr Status kInvalid = 7;
+constexpr Status kNotSupported = 15;
 constexpr uint64_t kMark = 0x7465726365740001;  // of an algorithm that the heuristic gave
+constexpr int kAlgorithms = 8;
+
+FakeControl control;
 
 struct FakeDescriptor {
   int32_t transpose_a = kNoTranspose, transpose_b = kNoTranspose, epilogue = kDefault, bias_type = -1;
@@ -22,6 +27,7 @@ struct FakeLayout {
 };
 struct FakePreference {
   uint64_t workspace = 0;
+  uint32_t reduction_schemes = 7;
   uint32_t alignment[4] = {};
 };
 
@@ -58,6 +64,23 @@ int64_t depth_of(const FakeDescriptor& d, const FakeLayout& a, const FakeLayout&
   return fits && sensible(a) && sensible(b) && sensible(c) ? k : -1;
 }
 
+// Whether the algorithm is one of the library's and not refused.
+bool is_usable(const Algorithm& algorithm) {
+  return algorithm.data[0] == kMark && algorithm.data[1] < kAlgorithms &&
+         static_cast<int>(algorithm.data[1]) != control.refused;
+}
+
+bool is_too_large(const Algorithm& algorithm) { return static_cast<int>(algorithm.data[1]) == control.too_large; }
+
+HeuristicResult offer(int number, const FakePreference& preference) {
+  HeuristicResult result{};
+  result.algorithm.data[0] = kMark;
+  result.algorithm.data[1] = static_cast<uint64_t>(number);
+  if (is_too_large(result.algorithm)) result.workspace_bytes = preference.workspace + 1;
+  if (number == control.refused) result.state = kNotSupported;
+  return result;
+}
+
 template <class T>
 Status destroy(void* object) {
   delete static_cast<T*>(object);
@@ -70,6 +93,8 @@ Status destroy(void* object) {
 using namespace tercet::lt;
 
 extern "C" {
+
+FakeControl* fake_cublaslt_control() { return &control; }
 
 Status cublasLtCreate(Handle* handle) {
   *handle = new int(0);
@@ -129,6 +154,10 @@ Status cublasLtMatmulPreferenceSetAttribute(Preference preference, PreferenceAtt
     return kSuccess;
   }
   if (bytes != sizeof(uint32_t)) return kInvalid;
+  if (attribute == kReductionSchemes) {
+    std::memcpy(&p.reduction_schemes, value, bytes);
+    return kSuccess;
+  }
   std::memcpy(&p.alignment[attribute - kMinAlignmentA], value, bytes);
   return kSuccess;
 }
@@ -138,15 +167,28 @@ Status cublasLtMatmulAlgoGetHeuristic(Handle, Descriptor descriptor, Layout a, L
   const auto& p = *static_cast<FakePreference*>(preference);
   const auto& operands = *static_cast<FakeDescriptor*>(descriptor);
   *found = 0;
+  ++control.choices;
   if (requested < 1 || c != d || p.workspace == 0) return kInvalid;
+  // Parts of a sum are not to be rounded to the result's type.
+  if (p.reduction_schemes != kReductionInComputeType) return kInvalid;
   for (const uint32_t alignment : p.alignment)
     if (alignment == 0 || alignment > 16) return kInvalid;
   if (depth_of(operands, *static_cast<FakeLayout*>(a), *static_cast<FakeLayout*>(b), *static_cast<FakeLayout*>(c)) < 0)
     return kInvalid;
-  results[0] = {};
-  results[0].algorithm.data[0] = kMark;
-  *found = 1;
+  for (int number = control.first; number < kAlgorithms && *found < requested; ++number)
+    results[(*found)++] = offer(number, p);
   return kSuccess;
+}
+
+Status cublasLtMatmulAlgoCheck(Handle, Descriptor descriptor, Layout a, Layout b, Layout c, Layout d,
+                               const Algorithm* algorithm, HeuristicResult* result) {
+  ++control.checks;
+  const int64_t depth = depth_of(*static_cast<FakeDescriptor*>(descriptor), *static_cast<FakeLayout*>(a),
+                                 *static_cast<FakeLayout*>(b), *static_cast<FakeLayout*>(c));
+  if (depth < 0 || c != d || algorithm->data[0] != kMark) return kInvalid;
+  *result = {};
+  if (is_too_large(*algorithm)) result->workspace_bytes = SIZE_MAX;
+  return is_usable(*algorithm) ? kSuccess : kNotSupported;
 }
 
 Status cublasLtMatmul(Handle, Descriptor descriptor, const void* alpha, const void* a, Layout a_layout, const void* b,
@@ -156,7 +198,9 @@ Status cublasLtMatmul(Handle, Descriptor descriptor, const void* alpha, const vo
   const auto &la = *static_cast<FakeLayout*>(a_layout), &lb = *static_cast<FakeLayout*>(b_layout),
              &lc = *static_cast<FakeLayout*>(c_layout);
   const int64_t depth = depth_of(operands, la, lb, lc);
-  if (depth < 0 || c != d || c_layout != d_layout || algorithm->data[0] != kMark) return kInvalid;
+  if (depth < 0 || c != d || c_layout != d_layout || !is_usable(*algorithm)) return kInvalid;
+  if (is_too_large(*algorithm)) return kInvalid;
+  control.last = static_cast<int>(algorithm->data[1]);
   if (workspace == nullptr || workspace_bytes == 0) return kInvalid;
   const double scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   for (int64_t column = 0; column < lc.columns; ++column)
