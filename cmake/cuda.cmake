@@ -1,7 +1,8 @@
 # The cuda device: csrc/device's CUDA part and all kernels/*.cu compiled by nvcc for sm_80 and sm_90 (and PTX of sm_90, for
 # newer GPUs), in a shared library that is opened when a GPU is asked for, so that tercet itself starts without CUDA. The
 # runtime is linked statically; cuBLASLt is opened at the first product.
-set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+set(TERCET_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "GPUs that the cuda device has code for")
+set(CMAKE_CUDA_ARCHITECTURES ${TERCET_CUDA_ARCHITECTURES})
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 # CMake 3.25 does not know that nvcc speaks C++20.

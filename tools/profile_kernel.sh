@@ -6,12 +6,13 @@ cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/local/cuda/bin
 build=$1
 pattern=$2
+name=${pattern//[^A-Za-z0-9_.]/-}
 out=$build/profile
 mkdir -p "$out"
 
 names=$(bash tools/kernel_names.sh | paste -sd '|')
-ncu --set full --import-source on --kernel-name-base function --kernel-name "regex:^($names)\$" --launch-count 16 \
-  --force-overwrite --export "$out/$pattern" \
+ncu --set full --import-source on --clock-control none --kernel-name-base function --kernel-name "regex:^($names)\$" \
+  --launch-count 16 --force-overwrite --export "$out/$name" \
   "$build/tercet" bench kernels --device cuda --model-size opt-1.3b --ops "$pattern" --repeats 1
-ncu --import "$out/$pattern.ncu-rep" --page details > "$out/$pattern-kernels.txt"
-echo "report: $out/$pattern.ncu-rep (ncu-ui); as text: $out/$pattern-kernels.txt"
+ncu --import "$out/$name.ncu-rep" --page details > "$out/$name-kernels.txt"
+echo "report: $out/$name.ncu-rep (ncu-ui); as text: $out/$name-kernels.txt"

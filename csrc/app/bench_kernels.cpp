@@ -54,7 +54,7 @@ std::vector<NamedConfig> chosen_configs(const BenchSettings& settings, DeviceKin
 
 int64_t chosen_tokens(const BenchSettings& settings, DeviceKind device) {
   if (settings.tokens > 0) return settings.tokens;
-  return device == DeviceKind::cuda ? 8192 : device == DeviceKind::cpu ? 2048 : 64;
+  return device == DeviceKind::cuda ? 8192 : device == DeviceKind::cpu ? 512 : 64;
 }
 
 [[noreturn]] void fail_no_case(const std::string& pattern) {

@@ -21,7 +21,7 @@ StepDefaults defaults(DeviceKind device) {
     case DeviceKind::cuda:
       return {"opt-1.3b", "opt-350m", 8192, 64, 256, 256, 5};
     case DeviceKind::cpu:
-      return {"tiny", "tiny", 2048, 8, 32, 32, 3};
+      return {"tiny", "tiny", 512, 8, 32, 32, 3};
     case DeviceKind::emu:
       return {"tiny", "tiny", 64, 2, 8, 8, 1};
   }

@@ -712,7 +712,7 @@ std::vector<Flag> measuring_flags() {
        .value = "N",
        .help = "Tokens computed at once: rows of the kernels' inputs, capacity of the steps' micro-batches.",
        .check = not_negative(),
-       .default_words = "8192 on a GPU, 2048 on the CPU, 64 on emu; for step at least two sequences"},
+       .default_words = "8192 on a GPU, 512 on the CPU, 64 on emu; for step at least two sequences"},
       {.name = "ops",
        .group = group,
        .field = field(&BenchSettings::ops),

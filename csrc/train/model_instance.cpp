@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "device/profile_scope.h"
+#include "kernels/elementwise.h"
 #include "store/hdf5_file.h"
 
 namespace tercet {
@@ -200,6 +201,18 @@ void ModelInstance::accumulate_token_loss(const RaggedBatch& batch, const Predic
   pass.lm_head->loss_and_backward(parts_->stream, parts_->model, hidden, rows, loss, pass.activations.d_output(),
                                   options);
   parts_->model.backward(parts_->stream, pass.batch, pass.activations, dropout);
+}
+
+ModelInstance::TokenValues ModelInstance::accumulate_cross_entropy(const RaggedBatch& batch, const PredictionRows& rows,
+                                                                   double scale, const DropoutOptions& dropout) {
+  const LmHead::Loss loss = [scale](Stream& stream, const LmHead::Chunk& chunk) {
+    const Tensor& d_log_prob = chunk.d_log_prob;
+    stream.fill_zero(d_log_prob.data, static_cast<size_t>(d_log_prob.elements()) * dtype_size(d_log_prob.dtype));
+    affine(stream, {.x = d_log_prob, .shift = -scale});
+  };
+  accumulate_token_loss(batch, rows, loss, 1, false, dropout);
+  const LmHead& head = *parts_->pass(true).lm_head;
+  return {to_host(parts_->stream, head.log_prob()), to_host(parts_->stream, head.entropy())};
 }
 
 void ModelInstance::accumulate_score_loss(const RaggedBatch& batch, std::span<const int32_t> rows,

@@ -53,6 +53,9 @@ class ModelInstance {
   // per chunk (heads.h).
   void accumulate_token_loss(const RaggedBatch& batch, const PredictionRows& rows, const LmHead::Loss& loss,
                              double temperature = 1, bool entropy_gradient = false, const DropoutOptions& dropout = {});
+  // The same for the loss `scale` times the sum of the rows' cross-entropies; returns the rows' values.
+  TokenValues accumulate_cross_entropy(const RaggedBatch& batch, const PredictionRows& rows, double scale,
+                                       const DropoutOptions& dropout = {});
   // `loss(scores, d_scores)`: reads the scores [R] of the rows, writes their gradient.
   using ScoreLoss = std::function<void(Stream&, const Tensor& scores, const Tensor& d_scores)>;
   void accumulate_score_loss(const RaggedBatch& batch, std::span<const int32_t> rows, const ScoreLoss& loss,

@@ -170,13 +170,10 @@ void PpoTrainer::accumulate_ptx(const Minibatch& minibatch, UpdateTotals& sums) 
       const Sequence& block = data_.ptx_blocks[static_cast<size_t>(minibatch.ptx_blocks[static_cast<size_t>(i)])];
       batch.append(block.ids, block.sample);
     }
-    const LmHead::Loss cross_entropy = [&](Stream& stream, const LmHead::Chunk& chunk) {
-      const auto rows = static_cast<size_t>(chunk.log_prob.rows());
-      to_device(stream, std::vector<double>(rows, -settings_.ptx_coef / minibatch.ptx_tokens), chunk.d_log_prob);
-      for (const double log_prob : to_host(stream, chunk.log_prob)) log_prob_sum += log_prob;
-    };
     const std::vector<int64_t> from(static_cast<size_t>(end - begin), 1);
-    models_.actor.accumulate_token_loss(batch, prediction_rows(batch, from), cross_entropy);
+    const ModelInstance::TokenValues values = models_.actor.accumulate_cross_entropy(
+        batch, prediction_rows(batch, from), settings_.ptx_coef / minibatch.ptx_tokens);
+    for (const double log_prob : values.log_probs) log_prob_sum += log_prob;
   }
   communicator_.all_reduce_sum({&log_prob_sum, 1});
   sums.ptx_loss = -log_prob_sum / minibatch.ptx_tokens;

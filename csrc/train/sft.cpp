@@ -54,13 +54,10 @@ class SftRun final : public SupervisedRun {
         batch.append(sequence.ids, sequence.sample);
         from.push_back(loss_from(sequence));
       }
-      const LmHead::Loss cross_entropy = [&](Stream& stream, const LmHead::Chunk& chunk) {
-        const auto rows = static_cast<size_t>(chunk.log_prob.rows());
-        to_device(stream, std::vector<double>(rows, -1 / static_cast<double>(labelled)), chunk.d_log_prob);
-        for (const double log_prob : to_host(stream, chunk.log_prob)) log_prob_sum += log_prob;
-        for (const double entropy : to_host(stream, chunk.entropy)) entropy_sum += entropy;
-      };
-      model_->accumulate_token_loss(batch, prediction_rows(batch, from), cross_entropy, 1, false, dropout);
+      const ModelInstance::TokenValues values = model_->accumulate_cross_entropy(
+          batch, prediction_rows(batch, from), 1 / static_cast<double>(labelled), dropout);
+      for (const double log_prob : values.log_probs) log_prob_sum += log_prob;
+      for (const double entropy : values.entropies) entropy_sum += entropy;
     }
     tokens_seen_ += tokens;
     loss = -log_prob_sum / static_cast<double>(labelled);

@@ -62,6 +62,9 @@ expect fail "stack bytes 16, budget 0" 40 1024 16 0
 budget "sm_80 40 1024 0  rows: cast_kernel<float, half, true>"
 expect fail "rows: cast_kernel<float, half, true> on sm_90 has no budget" 40 1024 0 0
 expect fail "sm_80 rows: cast_kernel<float, half, true> has a budget and does not exist" 40 1024 0 0
+budget "sm_90 40 1024 0  rows: cast_kernel<float, half, true>
+sm_100 40 1024 0  rows: cast_kernel<float, half, true>"
+expect pass "2 kernels, 0 faults" 40 1024 0 0  # no code was asked for sm_100
 budget "sm_90 40 1024 0  rows: cast_kernel<float, half, true>" 12.4
 expect pass "registers are not compared: the budget is of nvcc 12.4, this is nvcc 13.0" 41 1024 0 0
 expect fail "of spills" 41 1024 0 12
