@@ -91,9 +91,9 @@ std::unique_ptr<Arena> allocate_plan(Device& device, const std::vector<std::vect
   MemoryPlan plan;
   for (const auto& slots : footprints) plan.add(slots);
   plan.add_outside(device.stream_footprint());
-  auto arena = std::make_unique<Arena>(device, std::move(plan));
-  log::write_line(arena->plan().table());
-  return arena;
+  plan.place();
+  log::write_line(plan.table());
+  return std::make_unique<Arena>(device, std::move(plan));
 }
 
 Json input_hashes(const std::vector<std::string>& data_paths, const std::vector<std::string>& model_paths) {

@@ -90,6 +90,22 @@ TEST_CASE("a model that does not fit the file size limit ends with a message and
   CHECK_FALSE(std::filesystem::exists(out));
 }
 
+#ifndef __SANITIZE_ADDRESS__  // which reserves more address space than the limit
+TEST_CASE("a run that does not fit into memory shows its plan and ends with exit code 1") {
+  const TemporaryFolder temporary;
+  const std::string model = make_model(temporary);
+  const std::string data = temporary.file("d.jsonl", "{\"prompt\": \"a\", \"response\": \"b\"}\n");
+  const ProgramResult result =
+      run_program({"sft", "--model", model, "--data", data, "--max-length", "100", "--micro-batch-tokens", "20000000",
+                   "--device", "cpu", "--out", temporary.path + "/run"},
+                  "", "ulimit -v 4000000;");
+  CHECK(result.exit_code == 1);
+  CHECK_MESSAGE(contains(result.err, "not enough memory for"), result.err);
+  CHECK_MESSAGE(contains(result.err, "--micro-batch-tokens"), result.err);
+  CHECK_MESSAGE(result.err.find("activations") < result.err.find("not enough memory for"), result.err);
+}
+#endif
+
 TEST_CASE("init and import refuse what does not fit") {
   const TemporaryFolder folder;
   const std::string out = folder.path + "/o.h5";
