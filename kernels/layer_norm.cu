@@ -417,8 +417,7 @@ void layer_norm_forward(Stream& stream, const LayerNormForwardArgs& args) {
   if (args.mean.defined()) require_vector(stream, args.mean, DType::f32, count, "mean");
   if (args.rstd.defined()) require_vector(stream, args.rstd, DType::f32, count, "rstd");
   dispatch_element(dtype, [&]<class T>() {
-    const bool packs = columns % Pack<T>::kCount == 0 &&
-                       rows_align({&args.x, &args.residual, &args.sum, &args.out}) &&
+    const bool packs = columns % Pack<T>::kCount == 0 && rows_align({&args.x, &args.residual, &args.sum, &args.out}) &&
                        starts_align({&args.gamma, &args.beta});
     dispatch_forward(columns, [&]<int kThreads, int kElements>() {
       constexpr int kRows = kThreads == kWarp ? kForwardWarps : 1;

@@ -15,11 +15,11 @@ enum class Activation {
 // A low-rank pair (LoRA) is two more calls: hidden = x A^T, then out += scale hidden B^T before an activation of its
 // own.
 struct LinearForwardArgs {
-  Tensor x;               // [T, K], any pitch
-  Tensor weight;          // [M, K]
-  Tensor bias;            // [M] or not given
-  Tensor out;             // [T, M], any pitch; written (accumulated when `accumulate`, allowed without activation only);
-                          // statistics dtype is allowed without bias and activation
+  Tensor x;       // [T, K], any pitch
+  Tensor weight;  // [M, K]
+  Tensor bias;    // [M] or not given
+  Tensor out;     // [T, M], any pitch; written (accumulated when `accumulate`, allowed without activation only);
+                  // statistics dtype is allowed without bias and activation
   Tensor pre_activation;  // [T, M] written; gelu with a backward pass to come, else not given
   Activation activation = Activation::none;
   double alpha = 1;

@@ -1,4 +1,5 @@
-// Opens the device named on the command line: exit 0 when this build and machine have it, 77 (skipped) with the reason when not.
+// Opens the device named on the command line: exit 0 when this build and machine have it, 77 (skipped) with the reason
+// when not.
 #include <fmt/format.h>
 
 #include "base/error.h"

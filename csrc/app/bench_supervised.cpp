@@ -136,14 +136,11 @@ PhaseTime time_sft(BenchDevice& bench, const StepSizes& sizes) {
   const int64_t labelled = sizes.batch * sizes.new_tokens;
   const auto accumulate = [&] {
     double log_prob_sum = 0;
-    const LmHead::Loss cross_entropy = [&](Stream& stream, const LmHead::Chunk& chunk) {
-      const auto rows = static_cast<size_t>(chunk.log_prob.rows());
-      to_device(stream, std::vector<double>(rows, -1 / static_cast<double>(labelled)), chunk.d_log_prob);
-      for (const double log_prob : to_host(stream, chunk.log_prob)) log_prob_sum += log_prob;
-    };
     for (const RaggedBatch& batch : batches) {
       const std::vector<int64_t> from(static_cast<size_t>(batch.sequences()), sizes.prompt_tokens);
-      model.instance->accumulate_token_loss(batch, prediction_rows(batch, from), cross_entropy);
+      const ModelInstance::TokenValues values = model.instance->accumulate_cross_entropy(
+          batch, prediction_rows(batch, from), 1 / static_cast<double>(labelled));
+      for (const double log_prob : values.log_probs) log_prob_sum += log_prob;
     }
     return -log_prob_sum / static_cast<double>(labelled);
   };
