@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/checked.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "store/hdf5_file.h"
 #include "train/ppo_trainer.h"
@@ -20,12 +21,16 @@ constexpr int64_t kPrefillTokens = 1024;
 // A model file of the run.
 struct ModelInput {
   std::string flag;
-  std::string path;
+  std::string path;  // as given
+  std::string copy;  // its name among the run's inputs
+  std::string file;  // where it is read: the run's copy on resume
   ModelInfo info;
 };
 
-ModelInput read_input(const std::string& flag, const std::string& path, Head head) {
-  ModelInput input{flag, path, read_model_info(path)};
+ModelInput read_input(const PpoSettings& settings, const std::string& flag, const std::string& path,
+                      const std::string& copy, Head head) {
+  ModelInput input{flag, path, copy, resumed_input(settings, path, copy), {}};
+  input.info = read_model_info(input.file);
   if (input.info.head != head)
     fail_input(head == Head::scalar ? "a reward model is needed; this is a language model"
                                     : "a language model is needed; this is a reward model",
@@ -59,7 +64,8 @@ class PpoRun {
     RunFolder folder(
         {.path = settings_.out, .step = "ppo", .resume = settings_.resume, .overwrite = settings_.overwrite});
     folder_ = &folder;
-    hashes_ = input_hashes(data_files(), model_files());
+    hashes_ = input_hashes(data_files(), {});
+    for (const ModelInput* input : inputs()) hashes_.set(input->path, hash_file(input->file));
     folder.write_or_check_config(recorded_, hashes_);
     const int64_t iterations = total_iterations();
     allocate();
@@ -72,18 +78,18 @@ class PpoRun {
 
  private:
   Tokenizer read_inputs() {
-    actor_ = read_input("--actor", settings_.actor, Head::language_model);
-    reward_ = read_input("--reward-model", settings_.reward_model, Head::scalar);
-    critic_ = settings_.critic.empty() ? reward_ : read_input("--critic", settings_.critic, Head::scalar);
-    reference_ =
-        settings_.reference.empty() ? actor_ : read_input("--reference", settings_.reference, Head::language_model);
-    std::vector<const ModelInput*> all = {&actor_, &reward_, &critic_, &reference_};
-    if (!settings_.judge_model.empty()) {
-      judge_ = read_input("--judge-model", settings_.judge_model, Head::scalar);
-      all.push_back(&*judge_);
-    }
+    const auto read = [&](const char* flag, const std::string& path, const char* copy, Head head) {
+      return read_input(settings_, flag, path, copy, head);
+    };
+    actor_ = read("--actor", settings_.actor, "actor.h5", Head::language_model);
+    reward_ = read("--reward-model", settings_.reward_model, "reward.h5", Head::scalar);
+    critic_ = settings_.critic.empty() ? reward_ : read("--critic", settings_.critic, "critic.h5", Head::scalar);
+    reference_ = settings_.reference.empty()
+                     ? actor_
+                     : read("--reference", settings_.reference, "reference.h5", Head::language_model);
+    if (!settings_.judge_model.empty()) judge_ = read("--judge-model", settings_.judge_model, "judge.h5", Head::scalar);
     Tokenizer tokenizer = actor_.info.tokenizer(actor_.path);
-    for (const ModelInput* input : all) {
+    for (const ModelInput* input : inputs()) {
       require_same_tokenizer(actor_, *input);
       require_tokenizer_fits(tokenizer, input->info.config, input->path);
       require_positions(*input, settings_);
@@ -98,10 +104,10 @@ class PpoRun {
     return files;
   }
 
-  std::vector<std::string> model_files() const {
-    std::vector<std::string> files = {actor_.path, reward_.path, critic_.path, reference_.path};
-    if (judge_) files.push_back(judge_->path);
-    return files;
+  std::vector<const ModelInput*> inputs() const {
+    std::vector<const ModelInput*> all = {&actor_, &reward_, &critic_, &reference_};
+    if (judge_) all.push_back(&*judge_);
+    return all;
   }
 
   PromptData load_prompt_data(const std::vector<std::string>& paths, const char* name) {
@@ -206,16 +212,14 @@ class PpoRun {
 
   // From the copies in the run's folder, so that a resumed run meets the same reference.
   void read_all_weights() {
-    const std::string actor = folder_->keep_input(actor_.path, "actor.h5");
-    const std::string reward = folder_->keep_input(reward_.path, "reward.h5");
-    const std::string critic = settings_.critic.empty() ? reward : folder_->keep_input(critic_.path, "critic.h5");
-    const std::string reference =
-        settings_.reference.empty() ? actor : folder_->keep_input(reference_.path, "reference.h5");
-    read_weights(*run_.stream, actor, actor_model_->units());
-    read_weights(*run_.stream, reward, reward_model_->units());
-    read_weights(*run_.stream, critic, critic_model_->units());
-    read_weights(*run_.stream, reference, reference_model_->units());
-    if (judge_) read_weights(*run_.stream, folder_->keep_input(judge_->path, "judge.h5"), judge_model_->units());
+    const auto read = [&](const ModelInput& input, ModelInstance& model) {
+      read_weights(*run_.stream, folder_->keep_input(input.file, input.copy), model.units());
+    };
+    read(actor_, *actor_model_);
+    read(reward_, *reward_model_);
+    read(critic_, *critic_model_);
+    read(reference_, *reference_model_);
+    if (judge_) read(*judge_, *judge_model_);
   }
 
   // The affine map of a reward model or critic, or the identity without --normalize-reward.
