@@ -161,6 +161,7 @@ LtProducts::Plan& LtProducts::plan_of(const Product& product) {
   const ProductShape shape = ProductShape::of(product);
   const auto known = plans_.find(shape);
   if (known != plans_.end()) return known->second;
+  if (plans_.size() >= ProductAlgorithms::kMost) plans_.clear();
   return plans_.emplace(shape, Planner(lt_, handle_).plan(product, shape, algorithms_)).first->second;
 }
 

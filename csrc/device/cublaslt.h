@@ -27,7 +27,7 @@ class LtProducts {
   // Throws Error(Fault::run) for shapes and dtypes that do not fit, and when cuBLASLt refuses the product.
   void run(const Product& product);
 
-  // Different shapes so far.
+  // Different shapes so far, of which the latest are remembered.
   size_t shapes() const { return plans_.size(); }
 
  private:

@@ -130,7 +130,7 @@ const lt::Algorithm* ProductAlgorithms::find(const ProductShape& shape) {
 }
 
 void ProductAlgorithms::keep(const ProductShape& shape, const lt::Algorithm& algorithm) {
-  algorithms_.insert_or_assign(shape, algorithm);
+  if (algorithms_.size() < kMost) algorithms_.insert_or_assign(shape, algorithm);
 }
 
 void ProductAlgorithms::refuse(const ProductShape& shape) {

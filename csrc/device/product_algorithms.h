@@ -43,7 +43,8 @@ struct ProductLibrary {
 
 // The algorithm of each shape that one stream has met. A choice is kept, saved with the run and found again by the run
 // that resumes it. Choices are a function of library, GPU and shape, never of timing, so ranks on GPUs of one kind
-// agree although their ragged batches bring each of them other shapes; all of them resume from rank 0's table.
+// agree although their ragged batches bring each of them other shapes; all of them resume from rank 0's table. Every
+// number of tokens is a shape of its own: kMost of them are kept, and the library chooses the others again.
 //
 // As JSON: {"cublaslt", "gpu", "multiprocessors", "algorithms": [128 hexadecimal digits, ...],
 // "shapes": {ProductShape::text(): index into algorithms, ...}}.
@@ -51,6 +52,8 @@ class ProductAlgorithms {
  public:
   // Takes a message for the user.
   using Report = std::function<void(const std::string&)>;
+
+  static constexpr size_t kMost = 4096;
 
   explicit ProductAlgorithms(ProductLibrary library) : library_(std::move(library)) {}
 

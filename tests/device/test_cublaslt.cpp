@@ -192,6 +192,21 @@ Json saved_table(lt::FakeControl& control) {
   return products.algorithms.to_json();
 }
 
+TEST_CASE("a run with more shapes than are kept goes on, and what is remembered stays bounded") {
+  fresh_fake();
+  Products products;
+  const auto most = static_cast<int64_t>(ProductAlgorithms::kMost);
+  Matrix a(DType::f32, most + 2, 1, 1, 1), b(DType::f32, 1, 1, 1, 2), c(DType::f32, most + 2, 1, 1, 3);
+  const auto run = [&](int64_t rows) {
+    products.queue.run({.a = a.tensor.row_range(0, rows), .b = b.tensor, .c = c.tensor.row_range(0, rows)});
+  };
+  for (int64_t rows = 1; rows <= most + 2; ++rows) run(rows);
+  CHECK(products.queue.shapes() == 2);
+  CHECK(products.algorithms.to_json().at("shapes").as_object().size() == ProductAlgorithms::kMost);
+  run(1);
+  CHECK(products.queue.shapes() == 3);
+}
+
 TEST_CASE("a restored algorithm runs again without a new choice, and the table is kept as it was") {
   lt::FakeControl& control = fresh_fake();
   const Json saved = saved_table(control);
