@@ -42,13 +42,13 @@ tests-built: configure
 	cmake --build $(BUILD) -j $(JOBS)
 
 check: tests-built
-	ctest --test-dir $(BUILD) -L check --output-on-failure
+	ctest --test-dir $(BUILD) -j $(JOBS) -L check --output-on-failure
 
 test: tests-built
-	ctest --test-dir $(BUILD) -L "check|test" --output-on-failure
+	ctest --test-dir $(BUILD) -j $(JOBS) -L "check|test" --output-on-failure
 
 test-long: tests-built
-	ctest --test-dir $(BUILD) --output-on-failure
+	ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
 	bash tests/sanitizers.sh $(JOBS)
 	bash tests/mutants/run.sh $(JOBS)
 

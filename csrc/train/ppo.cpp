@@ -61,8 +61,7 @@ class PpoRun {
 
   int run() {
     load_data();
-    RunFolder folder(
-        {.path = settings_.out, .step = "ppo", .resume = settings_.resume, .overwrite = settings_.overwrite});
+    RunFolder folder({settings_.out, "ppo", settings_.resume, settings_.overwrite, settings_.tensorboard});
     folder_ = &folder;
     hashes_ = input_hashes(data_files(), {});
     for (const ModelInput* input : inputs()) hashes_.set(input->path, hash_file(input->file));

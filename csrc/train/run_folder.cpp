@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "train/tensorboard.h"
 #include "train/toml.h"
 #include "train/version.h"
 
@@ -23,15 +25,16 @@ namespace {
 constexpr const char* kConfig = "config.toml";
 constexpr const char* kLock = ".lock";
 constexpr std::array kLogs = {"metrics.jsonl", "timings.jsonl", "samples.jsonl"};
+constexpr const char* kEvents = "tensorboard/events.out.tfevents.tercet";
 
 // What a run writes, and all that --overwrite deletes.
 constexpr std::array kRunFiles = {"config.toml",   "model.h5",      "best.h5",       "critic.h5",   "ema.h5",
                                   "metrics.jsonl", "timings.jsonl", "samples.jsonl", "report.html", "products.json",
-                                  "inputs",        "checkpoints",   "logs"};
+                                  "inputs",        "checkpoints",   "logs",          "tensorboard"};
 
 bool may_differ(const std::string& setting) {
-  static const std::set<std::string> names = {"steps", "epochs",    "eval-every", "save-every",
-                                              "keep",  "log-every", "threads"};
+  static const std::set<std::string> names = {"steps", "epochs",    "eval-every",  "save-every",
+                                              "keep",  "log-every", "tensorboard", "threads"};
   return names.contains(setting);
 }
 
@@ -140,7 +143,7 @@ RunRecord read_run_record(const std::string& folder) {
 }
 
 struct RunFolder::State {
-  // A line-by-line log, opened at its first line.
+  // A log that grows by whole lines or records, opened at the first one.
   struct Log {
     std::string path;
     std::FILE* file = nullptr;
@@ -149,20 +152,24 @@ struct RunFolder::State {
       if (file == nullptr && (file = std::fopen(path.c_str(), "ae")) == nullptr)
         fail_errno("cannot open the log", path);
     }
-    void write(const Json& line) {
+    void write(const Json& line) { write(line.dump() + "\n"); }
+    void write(const std::string& text) {
       open();
-      const std::string text = line.dump() + "\n";
       if (std::fwrite(text.data(), 1, text.size(), file) != text.size() || std::fflush(file) != 0)
         fail_errno("cannot write to the log", path);
+    }
+    int64_t size() {
+      open();
+      return static_cast<int64_t>(fs::file_size(path));
     }
     int64_t sync_and_size() {
       open();
       if (::fsync(::fileno(file)) != 0) fail_errno("cannot flush the log to disk", path);
-      return static_cast<int64_t>(fs::file_size(path));
+      return size();
     }
     void truncate(int64_t size) {
       open();
-      if (static_cast<int64_t>(fs::file_size(path)) < size)
+      if (this->size() < size)
         fail_input(fmt::format("the log has fewer than the {} bytes that the checkpoint knows", size), path,
                    "restore it; lines of the run are missing");
       if (::ftruncate(::fileno(file), size) != 0) fail_errno("cannot cut the log back", path);
@@ -172,15 +179,27 @@ struct RunFolder::State {
   RunFolderOptions options;
   int lock = -1;
   std::array<Log, kLogs.size()> logs;
+  Log events;  // without a path: not asked for
 
   Log& log(const char* name) {
     const auto found = std::ranges::find_if(kLogs, [&](const char* known) { return std::string_view(known) == name; });
     return logs.at(static_cast<size_t>(found - kLogs.begin()));
   }
 
+  void write_event(const Json& scalars) {
+    if (events.path.empty()) return;
+    if (events.size() == 0) events.write(tensorboard_header(wall_time()));
+    events.write(tensorboard_record(wall_time(), scalars.at("step").as_int(), scalars));
+  }
+
+  static double wall_time() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+
   ~State() {
     for (Log& log : logs)
       if (log.file != nullptr) std::fclose(log.file);
+    if (events.file != nullptr) std::fclose(events.file);
     if (lock >= 0) ::close(lock);
   }
 };
@@ -205,6 +224,10 @@ RunFolder::RunFolder(const RunFolderOptions& options) : state_(std::make_unique<
   }
   for (const char* folder : {"inputs", "checkpoints", "logs"}) create_folder(path + "/" + folder);
   for (size_t i = 0; i < kLogs.size(); ++i) state_->logs[i].path = file(kLogs[i]);
+  if (options.tensorboard) {
+    create_folder(path + "/tensorboard");
+    state_->events.path = file(kEvents);
+  }
   log::open_file(file("logs/rank-000.log"));
 }
 
@@ -236,18 +259,30 @@ std::string RunFolder::keep_input(const std::string& source, const std::string& 
   return target;
 }
 
-void RunFolder::metrics(const Json& line) { state_->log("metrics.jsonl").write(line); }
-void RunFolder::timings(const Json& line) { state_->log("timings.jsonl").write(line); }
+void RunFolder::metrics(const Json& line) {
+  state_->log("metrics.jsonl").write(line);
+  state_->write_event(line);
+}
+
+void RunFolder::timings(const Json& line) {
+  state_->log("timings.jsonl").write(line);
+  state_->write_event(line);
+}
+
 void RunFolder::sample(const Json& line) { state_->log("samples.jsonl").write(line); }
 
 Json RunFolder::log_positions() {
   Json positions = Json::object();
   for (const char* name : kLogs) positions.set(name, state_->log(name).sync_and_size());
+  if (!state_->events.path.empty()) positions.set(kEvents, state_->events.sync_and_size());
   return positions;
 }
 
 void RunFolder::truncate_logs(const Json& positions) {
   for (const char* name : kLogs) state_->log(name).truncate(positions.at(name).as_int());
+  if (state_->events.path.empty()) return;
+  const Json* events = positions.find(kEvents);
+  state_->events.truncate(events == nullptr ? 0 : events->as_int());
 }
 
 }  // namespace tercet

@@ -13,6 +13,7 @@ struct RunFolderOptions {
   std::string step;  // "sft", "reward" or "ppo"
   bool resume = false;
   bool overwrite = false;
+  bool tensorboard = false;  // metrics and timings also go to RUN/tensorboard/events.out.tfevents.tercet
 };
 
 // An open run folder. Holds a lock on it (flock on RUN/.lock) and sends messages to RUN/logs/rank-000.log while it
@@ -31,9 +32,9 @@ class RunFolder {
   std::string file(const std::string& name) const;  // path + "/" + name
 
   // Writes config.toml: every setting (flag name, value), the hash of every input file, the version. On a resumed run
-  // compares instead: settings may differ only in lengths and cadences (steps, epochs, eval-every, save-every, keep,
-  // log-every, threads); other differences and other input hashes are an Error(Fault::input) that names them. What
-  // differs and may is written to config.toml. `input_hashes` is {name: hash}.
+  // compares instead: settings may differ only in lengths, cadences and logs (steps, epochs, eval-every, save-every,
+  // keep, log-every, tensorboard, threads); other differences and other input hashes are an Error(Fault::input) that
+  // names them. What differs and may is written to config.toml. `input_hashes` is {name: hash}.
   void write_or_check_config(const Json& settings, const Json& input_hashes);
 
   // Keeps what resuming needs: a hard link to `source`, or a copy across file systems, under inputs/<name>. Returns its
@@ -48,7 +49,8 @@ class RunFolder {
   void sample(const Json& line);
 
   // Sizes in bytes of the logs now, {"metrics.jsonl": n, ...}, flushed to disk, to be stored in a checkpoint; and
-  // cutting them back to such sizes on resume. Throws Error(Fault::input) when a log is shorter than that.
+  // cutting them back to such sizes on resume. Throws Error(Fault::input) when a log is shorter than that. Event files
+  // of TensorBoard are among them while they are written; one that `positions` does not know is begun anew.
   Json log_positions();
   void truncate_logs(const Json& positions);
 

@@ -50,6 +50,7 @@ struct CommonSettings {
   int64_t log_every = 10;  // terminal lines; metrics.jsonl has every step
   int64_t max_skips = 10;  // skipped steps in a row that end the run
   bool deterministic = true;
+  bool tensorboard = false;
   bool resume = false;
   bool overwrite = false;
 };

@@ -27,8 +27,7 @@ int SupervisedRun::run() {
   order_.emplace(items_, settings_.seed);
   schedule_ = make_schedule(settings_, settings_.lr, steps_->total_steps);
 
-  RunFolder folder(
-      {.path = settings_.out, .step = command_, .resume = settings_.resume, .overwrite = settings_.overwrite});
+  RunFolder folder({settings_.out, command_, settings_.resume, settings_.overwrite, settings_.tensorboard});
   std::vector<std::string> data_files = settings_.data;
   data_files.insert(data_files.end(), settings_.eval_data.begin(), settings_.eval_data.end());
   Json hashes = input_hashes(data_files, {});

@@ -190,6 +190,43 @@ TEST_CASE("logs are lines of JSON and are cut back to the positions of a checkpo
   CHECK(message_of([&] { folder.truncate_logs(positions); }).find("fewer than the 1000 bytes") != std::string::npos);
 }
 
+TEST_CASE("events of TensorBoard are written when asked for, and cut back with the logs") {
+  const TemporaryFolder temporary;
+  const std::string events = temporary.path + "/tensorboard/events.out.tfevents.tercet";
+  RunFolderOptions options{.path = temporary.path, .step = "sft", .tensorboard = true};
+  Json line = Json::object();
+  line.set("step", 1).set("loss", 0.5);
+  Json positions;
+  std::string before;
+  {
+    RunFolder folder(options);
+    folder.write_or_check_config(settings(), hashes());
+    folder.metrics(line);
+    positions = folder.log_positions();
+    before = read_file(events);
+    folder.timings(line);
+    CHECK(read_file(events).size() > before.size());
+  }
+  CHECK(before.find("brain.Event:2") != std::string::npos);
+  options.resume = true;
+  {
+    RunFolder folder(options);
+    folder.truncate_logs(positions);
+    CHECK(read_file(events) == before);
+    folder.metrics(line);
+    CHECK(read_file(events).size() > before.size());
+  }
+  // A checkpoint of a run that had no events: they begin with the resumed run.
+  Json others = Json::object();
+  for (const auto& [name, position] : positions.as_object())
+    if (name.find("tensorboard") == std::string::npos) others.set(name, position);
+  RunFolder folder(options);
+  folder.truncate_logs(others);
+  CHECK(read_file(events).empty());
+  folder.metrics(line);
+  CHECK(read_file(events).size() == before.size());
+}
+
 TEST_CASE("a kept input survives the deletion of its source and is not replaced") {
   const TemporaryFolder temporary;
   const std::string source = temporary.path + "/source.h5";
