@@ -93,6 +93,7 @@ void check(const Command&, const Settings&, BenchSettings& bench) {
 }
 void check(const Command&, const Settings&, const InitSettings&) {}
 void check(const Command&, const Settings&, const ImportSettings&) {}
+void check(const Command&, const Settings&, const ExportSettings&) {}
 void check(const Command&, const Settings&, const InfoSettings&) {}
 void check(const Command&, const Settings&, const TokenizeSettings&) {}
 

@@ -25,8 +25,15 @@ struct InitSettings {
 struct ImportSettings {
   std::string folder;
   std::string out;
-  std::string prompt_template = "human-assistant";
-  std::string dtype;  // empty: the files'
+  std::string prompt_template;  // empty: the folder's, or human-assistant
+  std::string dtype;            // empty: the files'
+};
+
+struct ExportSettings {
+  std::string model;
+  std::string out;
+  std::string dtype;  // empty: the file's
+  std::string max_shard_size = "5GB";
 };
 
 struct InfoSettings {
@@ -108,12 +115,14 @@ struct BenchSettings {
   std::string out;
 };
 
-using Settings = std::variant<InitSettings, ImportSettings, InfoSettings, TokenizeSettings, ScoreSettings, EvalSettings,
-                              SftSettings, RewardSettings, PpoSettings, GenerateSettings, BenchSettings>;
+using Settings =
+    std::variant<InitSettings, ImportSettings, ExportSettings, InfoSettings, TokenizeSettings, ScoreSettings,
+                 EvalSettings, SftSettings, RewardSettings, PpoSettings, GenerateSettings, BenchSettings>;
 
 // Each returns the exit code of the process.
 int run_init(const InitSettings& settings, const Json& settings_as_json);
 int run_import(const ImportSettings& settings, const Json& settings_as_json);
+int run_export(const ExportSettings& settings);
 int run_info(const InfoSettings& settings);
 int run_tokenize(const TokenizeSettings& settings);
 int run_score(const ScoreSettings& settings);

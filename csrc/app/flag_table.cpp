@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "app/flags.h"
+#include "model/hf_export.h"
 #include "train/steps.h"
 
 namespace tercet {
@@ -30,10 +31,11 @@ FlagCheck at_least_two() {
   return check("2 or more", [](double x) { return x >= 2; });
 }
 
+// An empty name stands for a flag that is not given.
 FlagCheck one_of(std::vector<std::string> names) {
   std::string expected;
   for (size_t i = 0; i < names.size(); ++i)
-    expected += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+    expected += (expected.empty() ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
   return {expected, [names = std::move(names)](const Json& value) {
             return std::ranges::find(names, value.as_string()) != names.end();
           }};
@@ -72,7 +74,7 @@ std::vector<Flag> file_flags() {
        .positional = true},
       {.name = "model",
        .group = group,
-       .field = field(&InfoSettings::model),
+       .field = field(&InfoSettings::model, &ExportSettings::model),
        .value = "FILE",
        .help = "A model file.",
        .required = true,
@@ -144,6 +146,19 @@ std::vector<Flag> file_flags() {
        .value = "FILE",
        .help = "The model file to write.",
        .required = true},
+      {.name = "out",
+       .group = group,
+       .field = field(&ExportSettings::out),
+       .value = "FOLDER",
+       .help = "The Hugging Face folder to write: a new or an empty one.",
+       .required = true},
+      {.name = "max-shard-size",
+       .group = group,
+       .field = field(&ExportSettings::max_shard_size),
+       .value = "SIZE",
+       .help = "Bytes of weights in a file; more are cut into shards. KB, MB and GB are powers of 1000.",
+       .check = {"a number of bytes such as 5000000000, 500MB or 5GB",
+                 [](const Json& value) { return parse_shard_size(value.as_string()).has_value(); }}},
       {.name = "out",
        .group = FlagGroup::run,
        .field = field(&CommonSettings::out),
@@ -222,10 +237,17 @@ std::vector<Flag> data_flags() {
        .default_words = "the model's"},
       {.name = "template",
        .group = group,
-       .field = field(&InitSettings::prompt_template, &ImportSettings::prompt_template),
+       .field = field(&InitSettings::prompt_template),
        .value = "NAME",
        .help = "The dialogue template that the model file names: none or human-assistant.",
        .check = one_of({"none", "human-assistant"})},
+      {.name = "template",
+       .group = group,
+       .field = field(&ImportSettings::prompt_template),
+       .value = "NAME",
+       .help = "The dialogue template that the model file names: none or human-assistant.",
+       .check = one_of({"", "none", "human-assistant"}),
+       .default_words = "the exported model's, else human-assistant"},
       {.name = "turns",
        .group = group,
        .field = field(&CommonSettings::turns, &EvalSettings::turns),
@@ -798,9 +820,9 @@ std::vector<Flag> device_flags() {
        .check = one_of({"fp64", "fp32", "bf16", "fp16"})},
       {.name = "dtype",
        .group = group,
-       .field = field(&ImportSettings::dtype),
+       .field = field(&ImportSettings::dtype, &ExportSettings::dtype),
        .value = "fp64|fp32|bf16|fp16",
-       .help = "Type of the weights in the file.",
+       .help = "Type of the weights that are written.",
        .check = one_of({"", "fp64", "fp32", "bf16", "fp16"}),
        .default_words = "as they are"},
       {.name = "threads",
@@ -859,6 +881,11 @@ std::vector<Flag> run_flags() {
        .help = "Steps between lines on the terminal; metrics.jsonl has every step.",
        .trl = "logging_steps",
        .check = positive()},
+      {.name = "tensorboard",
+       .group = group,
+       .field = field(&CommonSettings::tensorboard),
+       .help = "Metrics and timings also as events of TensorBoard, in --out/tensorboard.",
+       .trl = "report_to=tensorboard"},
       {.name = "resume",
        .group = group,
        .field = field(&CommonSettings::resume),
@@ -898,6 +925,8 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> table = {
       command("init", "make a fresh model", "--config opt-125m|FILE.json --tokenizer FOLDER --out M.h5", run_init),
       command("import", "read a Hugging Face OPT folder into a model file", "FOLDER --out M.h5", run_import),
+      command("export", "write a model file as a Hugging Face folder, which transformers loads", "M.h5 --out FOLDER",
+              run_export),
       command("info", "show what a model file holds", "M.h5 [--json]", run_info),
       command("tokenize", "text to ids and back: JSON lines on stdin to JSON lines on stdout",
               "--model M.h5 [--decode]", run_tokenize),

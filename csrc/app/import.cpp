@@ -8,7 +8,7 @@ namespace tercet {
 int run_import(const ImportSettings& settings, const Json& settings_as_json) {
   ImportOptions options;
   if (!settings.dtype.empty()) options.dtype = parse_dtype(settings.dtype, "--dtype");
-  options.prompt_template = settings.prompt_template;
+  if (!settings.prompt_template.empty()) options.prompt_template = settings.prompt_template;
   options.provenance = make_provenance("import", settings_as_json);
   import_hugging_face(settings.folder, settings.out, options);
 

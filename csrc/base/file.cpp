@@ -8,12 +8,14 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/mapped_pages.h"
 
 namespace tercet {
 namespace {
@@ -104,8 +106,16 @@ uint64_t hash64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.dat
 uint64_t hash64(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
 std::string hash_file(const std::string& path) {
+  constexpr size_t kPartBytes = size_t{16} << 20;
   const MappedFile file(path);
-  const XXH128_hash_t hash = XXH3_128bits(file.bytes().data(), file.size());
+  XXH3_state_t state;
+  XXH3_128bits_reset(&state);
+  for (size_t begin = 0; begin < file.size(); begin += kPartBytes) {
+    const auto part = file.bytes().subspan(begin, std::min(kPartBytes, file.size() - begin));
+    XXH3_128bits_update(&state, part.data(), part.size());
+    release_pages(file, part);
+  }
+  const XXH128_hash_t hash = XXH3_128bits_digest(&state);
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "model/hf_tensors.h"
 #include "store/hdf5_file.h"
 #include "store/shard_index.h"
 
@@ -16,6 +17,16 @@ constexpr int64_t kPartElements = int64_t{1} << 20;
 constexpr const char* kEmbedding = "model.decoder.embed_tokens.weight";
 constexpr const char* kScore = "score.weight";
 constexpr const char* kHead = "lm_head.weight";
+constexpr std::string_view kFused = ".qkv_proj.";  // metaseq's
+
+// Where a tensor of the model is in the files: the whole tensor of that name, or its part number `part` of `parts`
+// equal ones along the first axis.
+struct Origin {
+  std::string name;
+  int64_t part = 0;
+  int64_t parts = 1;
+};
+using Origins = std::map<std::string, Origin>;  // by name in the model
 
 // The name of a tensor in a model file; "" for one that holds no weights.
 std::string canonical_name(std::string_view name) {
@@ -26,23 +37,34 @@ std::string canonical_name(std::string_view name) {
       break;
     }
   if (name == "version") return "";
+  if (name == "output_projection.weight") return kHead;
   std::string rest(name);
   if (rest.starts_with("layer_norm.")) rest = "final_" + rest;
+  if (rest == "project_in_dim.weight" || rest == "project_out_dim.weight") rest.erase(rest.find("_dim"), 4);
   return "model.decoder." + rest;
 }
 
-// Names in the file by name in the model.
-std::map<std::string, std::string> map_names(const TensorSource& source) {
-  std::map<std::string, std::string> names;
+Origins find_origins(const TensorSource& source) {
+  Origins origins;
+  const auto add = [&](const std::string& canonical, const Origin& origin) {
+    const auto [entry, added] = origins.emplace(canonical, origin);
+    if (!added)
+      fail_input(fmt::format("{} and {} are the same tensor", entry->second.name, origin.name), source.path(),
+                 "the file must hold each tensor once");
+  };
   for (const TensorInfo& info : source.tensors()) {
     const std::string canonical = canonical_name(info.name);
     if (canonical.empty()) continue;
-    const auto [entry, added] = names.emplace(canonical, info.name);
-    if (!added)
-      fail_input(fmt::format("{} and {} are the same tensor", entry->second, info.name), source.path(),
-                 "the file must hold each tensor once");
+    const size_t fused = canonical.find(kFused);
+    if (fused == std::string::npos) {
+      add(canonical, {info.name});
+      continue;
+    }
+    for (int64_t part = 0; part < 3; ++part)  // metaseq's order
+      add(std::string(canonical).replace(fused, kFused.size(), fmt::format(".{}_proj.", "kvq"[part])),
+          {info.name, part, 3});
   }
-  return names;
+  return origins;
 }
 
 void require_equal(const TensorSource& source, const std::string& a, const std::string& b) {
@@ -62,106 +84,57 @@ void require_equal(const TensorSource& source, const std::string& a, const std::
 }
 
 // One name is left for the token embedding, whichever of its two names the file uses.
-void join_tied_embedding(const TensorSource& source, std::map<std::string, std::string>& names) {
-  const auto head = names.find(kHead);
-  if (head == names.end()) return;
-  if (const auto embedding = names.find(kEmbedding); embedding != names.end())
-    require_equal(source, embedding->second, head->second);
+void join_tied_embedding(const TensorSource& source, Origins& origins) {
+  const auto head = origins.find(kHead);
+  if (head == origins.end()) return;
+  if (const auto embedding = origins.find(kEmbedding); embedding != origins.end())
+    require_equal(source, embedding->second.name, head->second.name);
   else
-    names[kEmbedding] = head->second;
-  names.erase(kHead);
+    origins[kEmbedding] = head->second;
+  origins.erase(kHead);
 }
 
-std::vector<TensorSpec> expected_tensors(const OptConfig& config, Head head) {
-  std::vector<TensorSpec> tensors;
-  for (const UnitSpec& unit : opt_units(config, head))
-    for (const SegmentSpec& segment : unit.segments)
-      tensors.insert(tensors.end(), segment.tensors.begin(), segment.tensors.end());
-  return tensors;
-}
-
-void check_tensors(const TensorSource& source, const std::map<std::string, std::string>& names,
-                   const std::vector<TensorSpec>& expected) {
+void check_tensors(const TensorSource& source, const Origins& origins, const std::vector<TensorSpec>& expected) {
   for (const TensorSpec& spec : expected) {
-    const auto found = names.find(spec.name);
-    if (found == names.end())
+    const auto found = origins.find(spec.name);
+    if (found == origins.end())
       fail_input(fmt::format("the tensor {} is missing", spec.name), source.path(),
                  "the weights do not belong to config.json, or a file is incomplete");
-    const TensorInfo& info = source.at(found->second);
-    if (info.shape != spec.shape)
-      fail_input(fmt::format("{} does not have the shape {} of config.json", info.describe(), shape_text(spec.shape)),
+    const TensorInfo& info = source.at(found->second.name);
+    std::vector<int64_t> shape = spec.shape;
+    shape[0] *= found->second.parts;
+    if (info.shape != shape)
+      fail_input(fmt::format("{} does not have the shape {} of config.json", info.describe(), shape_text(shape)),
                  source.path(), "the weights do not belong to config.json");
     if (!is_floating(info.dtype))
       fail_input(fmt::format("{} does not hold floating-point numbers", info.describe()), source.path(),
                  "give a model that is not quantised");
   }
-  for (const auto& [canonical, name] : names)
+  for (const auto& [canonical, origin] : origins)
     if (std::ranges::find(expected, canonical, &TensorSpec::name) == expected.end())
-      fail_input(fmt::format("the tensor {} is not one of this OPT model", name), source.path(),
+      fail_input(fmt::format("the tensor {} is not one of this OPT model", origin.name), source.path(),
                  "the weights do not belong to config.json, or are of another kind of model");
 }
 
-DType common_dtype(const TensorSource& source, const std::map<std::string, std::string>& names) {
-  const TensorInfo& first = source.at(names.begin()->second);
-  for (const auto& [canonical, name] : names)
-    if (const TensorInfo& info = source.at(name); info.dtype != first.dtype)
+DType common_dtype(const TensorSource& source, const Origins& origins) {
+  const TensorInfo& first = source.at(origins.begin()->second.name);
+  for (const auto& [canonical, origin] : origins)
+    if (const TensorInfo& info = source.at(origin.name); info.dtype != first.dtype)
       fail_input(fmt::format("{} and {} have different types", first.describe(), info.describe()), source.path(),
                  "choose the type of all with --dtype");
   return first.dtype;
 }
 
-// The smallest magnitude that rounds to infinity.
-double overflow_bound(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return 65520;
-    case DType::bf16:
-      return 0x1.FFp127;
-    case DType::f32:
-      return 0x1.FFFFFFp127;
-    default:
-      return INFINITY;
-  }
-}
-
-template <class T>
-void require_fits(const std::vector<T>& part, int64_t first, const TensorInfo& info, DType dtype,
-                  const std::string& path) {
-  const double bound = overflow_bound(dtype);
-  for (size_t i = 0; i < part.size(); ++i) {
-    if (std::abs(static_cast<double>(part[i])) < bound) continue;
-    const int64_t element = first + static_cast<int64_t>(i);
-    if (!std::isfinite(part[i]))
-      fail_input(fmt::format("{}: element {} is {}", info.name, element, part[i]), path,
-                 "the weights are damaged; use another file");
-    fail_input(
-        fmt::format("{}: element {} is {}, beyond the range of {}", info.name, element, part[i], dtype_name(dtype)),
-        path, "choose another --dtype");
-  }
-}
-
-template <class T>
-void copy_tensor(const TensorSource& source, const TensorInfo& info, Hdf5Writer& file, const TensorInfo& target) {
-  file.create(target);
-  std::vector<T> part;
-  for (int64_t first = 0; first < info.elements(); first += kPartElements) {
-    part.resize(static_cast<size_t>(std::min(kPartElements, info.elements() - first)));
-    const auto count = static_cast<int64_t>(part.size());
-    source.read(info.name, DTypeOf<T>::value, first, count, part.data());
-    require_fits(part, first, info, target.dtype, source.path());
-    file.write_part(target.name, first, count, DTypeOf<T>::value, part.data());
-  }
-}
-
-void write_weights(const TensorSource& source, const std::map<std::string, std::string>& names,
-                   const std::vector<TensorSpec>& expected, DType dtype, Hdf5Writer& file) {
+void write_weights(const TensorSource& source, const Origins& origins, const std::vector<TensorSpec>& expected,
+                   DType dtype, Hdf5Writer& file) {
   for (const TensorSpec& spec : expected) {
-    const TensorInfo& info = source.at(names.at(spec.name));
-    const TensorInfo target{spec.name, dtype, spec.shape};
-    if (info.dtype == DType::f64)
-      copy_tensor<double>(source, info, file, target);
-    else
-      copy_tensor<float>(source, info, file, target);
+    const Origin& origin = origins.at(spec.name);
+    const int64_t elements = spec.elements();
+    file.create({spec.name, dtype, spec.shape});
+    copy_weights(source, source.at(origin.name), origin.part * elements, elements, dtype,
+                 [&](int64_t first, int64_t count, DType part_dtype, const void* part) {
+                   file.write_part(spec.name, first, count, part_dtype, part);
+                 });
   }
 }
 
@@ -171,24 +144,52 @@ uint64_t file_bytes(const std::vector<TensorSpec>& expected, const ModelInfo& in
   return elements * dtype_size(info.dtype) + info.vocab_json.size() + info.merges_txt.size() + (1 << 16);
 }
 
+double finite_number(const Json& own, const char* key, const std::string& where) {
+  const Json* value = own.find(key);
+  if (value == nullptr || !value->is_number() || !std::isfinite(value->as_double()))
+    fail_input(fmt::format("\"tercet\": {} is not a number", key), where, "correct it or remove the key \"tercet\"");
+  return value->as_double();
+}
+
+// Takes back what export_hugging_face keeps under "tercet". The score's mean and sd belong to a reward model; a
+// language model that was made from one may still carry them.
+void read_own_settings(const Json& config, ModelInfo& info, const std::string& where) {
+  const Json* own = config.find("tercet");
+  if (own == nullptr) return;
+  const std::string remedy = "correct it or remove the key \"tercet\"";
+  if (!own->is_object()) fail_input(fmt::format("\"tercet\" is {}", own->type_name()), where, remedy);
+  if (const Json* name = own->find("prompt_template")) {
+    if (*name != Json("none") && *name != Json("human-assistant"))
+      fail_input(fmt::format("\"tercet\": prompt_template is {}, not none or human-assistant", name->dump()), where,
+                 remedy);
+    info.prompt_template = name->as_string();
+  }
+  if (info.head != Head::scalar || (own->find("score_mean") == nullptr && own->find("score_sd") == nullptr)) return;
+  info.affine = ScoreAffine{finite_number(*own, "score_mean", where), finite_number(*own, "score_sd", where)};
+  if (info.affine->sd <= 0)
+    fail_input(fmt::format("\"tercet\": score_sd is {}, not above 0", info.affine->sd), where, remedy);
+}
+
 }  // namespace
 
 void import_hugging_face(const std::string& folder, const std::string& out, const ImportOptions& options) {
   const std::string config_path = folder + "/config.json";
+  const Json config = parse_json(read_file(config_path), config_path);
   ModelInfo info;
-  info.config = OptConfig::from_json(parse_json(read_file(config_path), config_path), config_path);
+  info.config = OptConfig::from_json(config, config_path);
   const Tokenizer tokenizer = Tokenizer::load(folder);
   require_tokenizer_fits(tokenizer, info.config, folder);
 
   const std::unique_ptr<TensorSource> source = open_weights(folder);
-  std::map<std::string, std::string> names = map_names(*source);
-  join_tied_embedding(*source, names);
-  info.head = names.contains(kScore) ? Head::scalar : Head::language_model;
-  const std::vector<TensorSpec> expected = expected_tensors(info.config, info.head);
-  check_tensors(*source, names, expected);
+  Origins origins = find_origins(*source);
+  join_tied_embedding(*source, origins);
+  info.head = origins.contains(kScore) ? Head::scalar : Head::language_model;
+  const std::vector<TensorSpec> expected = opt_tensors(info.config, info.head);
+  check_tensors(*source, origins, expected);
 
-  info.dtype = options.dtype ? *options.dtype : common_dtype(*source, names);
-  info.prompt_template = options.prompt_template;
+  info.dtype = options.dtype ? *options.dtype : common_dtype(*source, origins);
+  read_own_settings(config, info, config_path);
+  if (options.prompt_template) info.prompt_template = *options.prompt_template;
   info.vocab_json = tokenizer.vocab_json();
   info.merges_txt = tokenizer.merges_txt();
   info.provenance = options.provenance;
@@ -198,7 +199,7 @@ void import_hugging_face(const std::string& folder, const std::string& out, cons
 
   Hdf5Writer file(out, file_bytes(expected, info));
   write_model_info(file, info, info.dtype);
-  write_weights(*source, names, expected, info.dtype, file);
+  write_weights(*source, origins, expected, info.dtype, file);
   file.finish();
 }
 

@@ -19,6 +19,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/mapped_pages.h"
 #include "base/thread_pool.h"
 #include "store/output_file.h"
 #include "store/user_block.h"
@@ -381,7 +382,7 @@ void Hdf5Writer::Impl::finish() {
   std::vector<std::byte> block;
   {
     const MappedFile file(output_.temporary());
-    block = make_user_block(file.bytes(), block_bytes_, std::move(elements)).encode();
+    block = make_user_block(file, block_bytes_, std::move(elements)).encode();
   }
   output_.write_at(0, block);
   output_.publish();
@@ -580,6 +581,8 @@ class Hdf5Reader::Impl {
     return file_.bytes().subspan(begin, bytes);
   }
 
+  void release(std::span<const std::byte> bytes) const { release_pages(file_, bytes); }
+
   // Checks the chunks of [begin, end) that have not been checked, or only those that hold structure.
   void check_chunks(size_t begin, size_t end, Hdf5Verify verify) {
     std::atomic<size_t> altered = std::numeric_limits<size_t>::max();
@@ -587,7 +590,10 @@ class Hdf5Reader::Impl {
       for (size_t i = begin + static_cast<size_t>(from); i < begin + static_cast<size_t>(to); ++i) {
         if (verify == Hdf5Verify::structure && block_.structure[i] == 0) continue;
         if (checked_[i].load(std::memory_order_acquire) != 0) continue;
-        if (hash64(block_.chunk(file_.bytes(), i)) == block_.checksums[i]) {
+        const auto chunk = block_.chunk(file_.bytes(), i);
+        const bool whole = hash64(chunk) == block_.checksums[i];
+        release_pages(file_, chunk);
+        if (whole) {
           checked_[i].store(1, std::memory_order_release);
         } else {
           size_t lowest = altered.load();
@@ -658,6 +664,7 @@ void Hdf5Reader::do_read(size_t index, DType dtype, int64_t first, int64_t count
   const auto bytes = impl_->elements(impl_->contents.tensor_extents[index], static_cast<uint64_t>(first) * size,
                                      static_cast<uint64_t>(count) * size);
   convert_elements(stored, bytes.data(), dtype, target, count);
+  impl_->release(bytes);
 }
 
 }  // namespace tercet

@@ -12,6 +12,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_pages.h"
 
 namespace tercet {
 namespace {
@@ -212,7 +213,9 @@ void SafetensorsReader::add_entries(std::vector<Entry> entries, uint64_t buffer_
 void SafetensorsReader::do_read(size_t index, DType dtype, int64_t first, int64_t count, void* target) const {
   const DType stored = tensors()[index].dtype;
   const size_t begin = offsets_[index] + static_cast<size_t>(first) * dtype_size(stored);
-  convert_elements(stored, file_.bytes().data() + begin, dtype, target, count);
+  const auto part = file_.bytes().subspan(begin, static_cast<size_t>(count) * dtype_size(stored));
+  convert_elements(stored, part.data(), dtype, target, count);
+  release_pages(file_, part);
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_pages.h"
 #include "base/thread_pool.h"
 
 namespace tercet {
@@ -156,10 +157,12 @@ void TorchZipReader::do_read(size_t index, DType dtype, int64_t first, int64_t c
   const DType stored = tensors()[index].dtype;
   const View& view = views_[index];
   const size_t size = dtype_size(stored);
-  if (view.contiguous)
-    return convert_elements(stored,
-                            file_.bytes().data() + view.storage + static_cast<size_t>(view.offset + first) * size,
-                            dtype, target, count);
+  if (view.contiguous) {
+    const auto part = file_.bytes().subspan(view.storage + static_cast<size_t>(view.offset + first) * size,
+                                            static_cast<size_t>(count) * size);
+    convert_elements(stored, part.data(), dtype, target, count);
+    return release_pages(file_, part);
+  }
   auto* bytes = static_cast<std::byte*>(target);
   thread_pool().for_ranges(count, kGatherElements, [&](int64_t begin, int64_t end) {
     std::vector<std::byte> block(static_cast<size_t>(end - begin) * size);

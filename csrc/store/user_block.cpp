@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/mapped_pages.h"
 #include "base/thread_pool.h"
 
 namespace tercet {
@@ -141,8 +142,9 @@ uint64_t user_block_capacity(uint64_t block_bytes) {
   return (block_bytes - kHeaderBytes) / kBytesPerChunkEntry * kChunkBytes;
 }
 
-UserBlock make_user_block(std::span<const std::byte> file, uint64_t block_bytes,
+UserBlock make_user_block(const MappedFile& mapped, uint64_t block_bytes,
                           std::vector<std::pair<uint64_t, uint64_t>> elements) {
+  const std::span<const std::byte> file = mapped.bytes();
   UserBlock block;
   block.block_bytes = block_bytes;
   block.file_bytes = file.size();
@@ -155,6 +157,7 @@ UserBlock make_user_block(std::span<const std::byte> file, uint64_t block_bytes,
       const auto bytes = block.chunk(file, i);
       const uint64_t offset = block_bytes + i * kChunkBytes;
       block.checksums[i] = hash64(bytes);
+      release_pages(mapped, bytes);
       block.structure[i] = inside(ranges, offset, offset + bytes.size()) ? 0 : 1;
     }
   });

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
+
 namespace tercet {
 
 constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
@@ -33,7 +35,7 @@ uint64_t user_block_capacity(uint64_t block_bytes);
 
 // The block of a complete file, from its bytes. `elements` are (offset, bytes) of the tensors' data in the file; the
 // checksums are computed on the thread pool.
-UserBlock make_user_block(std::span<const std::byte> file, uint64_t block_bytes,
+UserBlock make_user_block(const MappedFile& mapped, uint64_t block_bytes,
                           std::vector<std::pair<uint64_t, uint64_t>> elements);
 
 // Reads and checks the block at the start of `file` and the file's size; throws Error(Fault::input, where = `path`).

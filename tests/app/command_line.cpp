@@ -17,6 +17,7 @@ namespace {
 std::vector<std::string> least_arguments(const std::string& command) {
   if (command == "init") return {"init", "--config", "opt-125m", "--tokenizer", "t", "--out", "o.h5"};
   if (command == "import") return {"import", "folder", "--out", "o.h5"};
+  if (command == "export") return {"export", "m.h5", "--out", "folder"};
   if (command == "info") return {"info", "m.h5"};
   if (command == "tokenize") return {"tokenize", "--model", "m.h5"};
   if (command == "score" || command == "eval") return {command, "--model", "m.h5", "--data", "d.jsonl"};
@@ -270,6 +271,12 @@ TEST_CASE("wrong arguments end with exit code 2 and one line that says what and 
       {{"sft", "--model", "m", "--out", "o"}, "sft needs --data"},
       {{"import"}, "import needs FOLDER, --out"},
       {{"import", "a", "b", "--out", "o"}, "unexpected argument \"b\""},
+      {{"export", "m.h5"}, "export needs --out"},
+      {{"export", "--out", "o"}, "export needs FILE"},
+      {with("export", {"--max-shard-size", "5TB"}),
+       "--max-shard-size: \"5TB\" is not allowed; expected a number of bytes"},
+      {with("export", {"--max-shard-size", "0"}), "--max-shard-size: \"0\" is not allowed; expected a number of bytes"},
+      {with("export", {"--dtype", "int8"}), "--dtype: \"int8\" is not allowed"},
       {{"info"}, "info needs FILE"},
       {{"init", "--out", "o"}, "init needs --config"},
       {with("sft", {"--learning_rate", "1"}), "--learning_rate: unknown flag; it is called --lr here"},

@@ -158,6 +158,70 @@ TEST_CASE("the tied embedding may have either name or both, and both must agree"
   check_message(import_changed([](Tensors& t) { t.erase(kEmbedding); }), "the tensor " + kEmbedding + " is missing");
 }
 
+const std::string kAttention = "decoder.layers.0.self_attn.";
+
+// Puts k, v and q of the first block into one tensor, as metaseq's checkpoints have them.
+void fuse(Tensors& t, const std::string& kind) {
+  EditableTensor fused;
+  for (const char* which : {"k", "v", "q"}) {
+    const EditableTensor part = t.extract("model." + kAttention + which + "_proj." + kind).mapped();
+    fused.values.insert(fused.values.end(), part.values.begin(), part.values.end());
+    fused.shape = part.shape;
+  }
+  fused.shape[0] *= 3;
+  t[kAttention + "qkv_proj." + kind] = fused;
+}
+
+TEST_CASE("metaseq's names, and its fused projection in the order k, v, q, give the model of the usual names") {
+  const TemporaryFolder temporary;
+  const std::string folder = temporary.path + "/metaseq", plain = kGolden + "/safetensors-fp32-post-ln";
+  fs::create_directory(folder);
+  for (const char* name : {"config.json", "vocab.json", "merges.txt"})
+    fs::copy_file(plain + "/" + name, folder + "/" + name);
+  Tensors tensors = read_tensors(plain);
+  const auto rename = [&](const std::string& from, const std::string& to) {
+    auto node = tensors.extract("model.decoder." + from);
+    REQUIRE(!node.empty());
+    node.key() = "decoder." + to;
+    tensors.insert(std::move(node));
+  };
+  for (const char* kind : {"weight", "bias"}) fuse(tensors, kind);
+  rename("project_in.weight", "project_in_dim.weight");
+  rename("project_out.weight", "project_out_dim.weight");
+  tensors["decoder.output_projection.weight"] = tensors[kEmbedding];
+  write_tensors(folder, tensors);
+
+  import_hugging_face(plain, temporary.path + "/plain.h5");
+  import_hugging_face(folder, temporary.path + "/metaseq.h5");
+  const Hdf5Reader expected(temporary.path + "/plain.h5"), found(temporary.path + "/metaseq.h5");
+  CHECK(found.tensors() == expected.tensors());
+  for (const TensorInfo& info : expected.tensors())
+    CHECK_MESSAGE(raw_hash(found, info) == raw_hash(expected, info), info.name);
+}
+
+TEST_CASE("a fused projection that is misshapen, there beside its parts or not finite is named") {
+  const std::string fused = kAttention + "qkv_proj.weight";
+  check_message(import_changed([&](Tensors& t) {
+                  fuse(t, "weight");
+                  t[fused].shape = {8, 24};
+                }),
+                fused + " fp32[8, 24] does not have the shape [24, 8] of config.json");
+  check_message(import_changed([&](Tensors& t) {
+                  t["model." + kAttention + "copy"] = t["model." + kAttention + "v_proj.weight"];
+                  fuse(t, "weight");
+                  auto node = t.extract("model." + kAttention + "copy");
+                  node.key() = kAttention + "v_proj.weight";
+                  t.insert(std::move(node));
+                }),
+                "are the same tensor");
+  check_message(import_changed([&](Tensors& t) {
+                  fuse(t, "bias");
+                  t[kAttention + "qkv_proj.bias"].values[17] = NAN;
+                }),
+                kAttention + "qkv_proj.bias: element 17 is nan");
+  CHECK(import_changed([](Tensors& t) { fuse(t, "bias"); }) == "imported");
+}
+
 TEST_CASE("a weight that is not finite is refused by name, for every type of file") {
   for (const float value : {NAN, INFINITY, -INFINITY})
     check_message(import_changed([&](Tensors& t) { t[kBias].values[3] = value; }), kBias + ": element 3 is ");

@@ -1,0 +1,221 @@
+#include "model/hf_export.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "model/hf_tensors.h"
+#include "model/model_file.h"
+#include "store/hdf5_file.h"
+#include "store/safetensors.h"
+
+namespace tercet {
+namespace {
+namespace fs = std::filesystem;
+
+// A folder under a temporary name beside its place, removed on destruction unless published.
+class OutputFolder {
+ public:
+  explicit OutputFolder(const std::string& folder) : place_(free_place(folder)), temporary_(temporary_name(place_)) {
+    fs::remove_all(temporary_);  // of a process of the same number that was killed
+    if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("cannot create the folder", folder);
+  }
+  ~OutputFolder() {
+    std::error_code ignored;
+    if (!published_) fs::remove_all(temporary_, ignored);
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  std::string file(const std::string& name) const { return temporary_ + "/" + name; }
+
+  void publish() {
+    publish_file(temporary_, place_);
+    published_ = true;
+  }
+
+ private:
+  // Where the folder will be, links resolved: rename() replaces an empty folder but no link to one.
+  static std::string free_place(const std::string& folder) {
+    fs::path place = fs::weakly_canonical(fs::absolute(folder));
+    if (!place.has_filename()) place = place.parent_path();
+    const fs::file_status status = fs::symlink_status(place);
+    if (!fs::is_directory(place.parent_path()))
+      fail_input(fmt::format("there is no folder {}", place.parent_path().string()), folder, "create it first");
+    if (fs::is_directory(status) ? !fs::is_empty(place) : fs::exists(status))
+      fail_input(fs::is_directory(status) ? "the folder is not empty" : "there is a file of this name", folder,
+                 "choose another --out, or remove it first");
+    return place.string();
+  }
+
+  std::string place_;
+  std::string temporary_;
+  bool published_ = false;
+};
+
+void check_tensors(const TensorSource& source, const std::vector<TensorSpec>& expected) {
+  constexpr const char* remedy = "the file does not hold the model that its configuration describes";
+  for (const TensorSpec& spec : expected) {
+    const TensorInfo* info = source.find(spec.name);
+    if (info == nullptr) fail_input(fmt::format("the tensor {} is missing", spec.name), source.path(), remedy);
+    if (info->shape != spec.shape || !is_floating(info->dtype))
+      fail_input(
+          fmt::format("{} is not a floating-point tensor of the shape {}", info->describe(), shape_text(spec.shape)),
+          source.path(), remedy);
+  }
+  for (const TensorInfo& info : source.tensors())
+    if (std::ranges::find(expected, info.name, &TensorSpec::name) == expected.end())
+      fail_input(fmt::format("the tensor {} is not one of this model", info.name), source.path(), remedy);
+}
+
+const char* torch_name(DType dtype) {
+  switch (dtype) {
+    case DType::f64:
+      return "float64";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+Json own_settings(const ModelInfo& info) {
+  Json own = Json::object();
+  own.set("prompt_template", info.prompt_template);
+  if (info.affine) own.set("score_mean", info.affine->mean).set("score_sd", info.affine->sd);
+  return own;
+}
+
+Json config_json(const ModelInfo& info, DType dtype) {
+  Json config = info.config.to_json();
+  if (info.head == Head::scalar) {
+    Json names = Json::object(), numbers = Json::object();
+    config.set("architectures", Json::Array{Json("OPTForSequenceClassification")});
+    config.set("id2label", std::move(names.set("0", "reward"))).set("label2id", std::move(numbers.set("reward", 0)));
+  }
+  // transformers reads the first of the two names since 4.56, the second before.
+  config.set("dtype", torch_name(dtype)).set("torch_dtype", torch_name(dtype));
+  return config.set("use_cache", true).set("tercet", own_settings(info));
+}
+
+Json special_tokens() {
+  Json tokens = Json::object();
+  for (const char* name : {"bos_token", "eos_token", "unk_token"}) tokens.set(name, "</s>");
+  return tokens.set("pad_token", "<pad>");
+}
+
+Json tokenizer_config(const OptConfig& config) {
+  Json json = special_tokens();
+  json.set("tokenizer_class", "GPT2Tokenizer").set("add_bos_token", true).set("add_prefix_space", false);
+  return json.set("errors", "replace").set("model_max_length", config.max_position_embeddings);
+}
+
+Json generation_config(const OptConfig& config) {
+  Json json = Json::object();
+  json.set("bos_token_id", int64_t{config.bos_token_id}).set("eos_token_id", int64_t{config.eos_token_id});
+  return json.set("pad_token_id", int64_t{config.pad_token_id});
+}
+
+void write_texts(const ModelInfo& info, DType dtype, const OutputFolder& folder) {
+  const auto write = [&](const char* name, const Json& json) {
+    write_file_atomically(folder.file(name), json.dump(2) + "\n");
+  };
+  write("config.json", config_json(info, dtype));
+  if (info.head == Head::language_model) write("generation_config.json", generation_config(info.config));
+  write("tokenizer_config.json", tokenizer_config(info.config));
+  write("special_tokens_map.json", special_tokens());
+  write_file_atomically(folder.file("vocab.json"), info.vocab_json);
+  write_file_atomically(folder.file("merges.txt"), info.merges_txt);
+}
+
+using Shard = std::vector<TensorInfo>;
+
+std::vector<Shard> cut_into_shards(const std::vector<TensorSpec>& tensors, DType dtype, uint64_t max_bytes) {
+  std::vector<Shard> shards(1);
+  uint64_t filled = 0;
+  for (const TensorSpec& spec : tensors) {
+    const TensorInfo info{spec.name, dtype, spec.shape};
+    const auto bytes = static_cast<uint64_t>(info.bytes());
+    if (!shards.back().empty() && bytes > max_bytes - std::min(filled, max_bytes)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    shards.back().push_back(info);
+    filled += bytes;
+  }
+  return shards;
+}
+
+void write_shard(const TensorSource& source, const Shard& shard, const std::string& path) {
+  SafetensorsWriter writer(path, shard);
+  for (const TensorInfo& target : shard)
+    copy_weights(source, source.at(target.name), 0, target.elements(), target.dtype,
+                 [&](int64_t first, int64_t count, DType dtype, const void* elements) {
+                   writer.write_part(target.name, first, count, dtype, elements);
+                 });
+  writer.finish();
+}
+
+Json index_json(const std::vector<Shard>& shards, const std::vector<std::string>& files) {
+  int64_t parameters = 0, bytes = 0;
+  std::map<std::string, std::string> sorted;
+  for (size_t i = 0; i < shards.size(); ++i)
+    for (const TensorInfo& info : shards[i]) {
+      parameters += info.elements();
+      bytes += info.bytes();
+      sorted[info.name] = files[i];
+    }
+  Json index = Json::object(), metadata = Json::object(), weight_map = Json::object();
+  for (const auto& [name, file] : sorted) weight_map.set(name, file);
+  metadata.set("total_parameters", parameters).set("total_size", bytes);
+  return index.set("metadata", std::move(metadata)).set("weight_map", std::move(weight_map));
+}
+
+void write_weights(const TensorSource& source, const std::vector<Shard>& shards, const OutputFolder& folder) {
+  if (shards.size() == 1) return write_shard(source, shards[0], folder.file("model.safetensors"));
+  std::vector<std::string> files;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    files.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    write_shard(source, shards[i], folder.file(files.back()));
+  }
+  write_file_atomically(folder.file("model.safetensors.index.json"), index_json(shards, files).dump(2) + "\n");
+}
+
+}  // namespace
+
+std::optional<uint64_t> parse_shard_size(std::string_view text) {
+  uint64_t number = 0, factor = 1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return {};
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  for (const char* known : {"", "KB", "MB", "GB"}) {
+    uint64_t bytes = 0;
+    if (unit == known && !__builtin_mul_overflow(number, factor, &bytes) && bytes > 0 && bytes <= INT64_MAX)
+      return bytes;
+    factor *= 1000;
+  }
+  return {};
+}
+
+void export_hugging_face(const std::string& path, const std::string& folder, const ExportOptions& options) {
+  TERCET_REQUIRE(options.max_shard_size > 0, "shards of 0 bytes hold no tensor");
+  const ModelInfo info = read_model_info(path);
+  const Hdf5Reader source(path, Hdf5Verify::structure);
+  const std::vector<TensorSpec> tensors = opt_tensors(info.config, info.head);
+  check_tensors(source, tensors);
+  const DType dtype = options.dtype ? *options.dtype : info.dtype;
+
+  OutputFolder out(folder);
+  write_texts(info, dtype, out);
+  write_weights(source, cut_into_shards(tensors, dtype, options.max_shard_size), out);
+  out.publish();
+}
+
+}  // namespace tercet
