@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -72,17 +73,21 @@ class TestModel {
   // The same for a part of a step whose denominator is `tokens`; returns the sum of the losses.
   double cross_entropy_part(const RaggedBatch& batch, const PredictionRows& rows, double tokens,
                             const DropoutOptions& dropout = {}) {
-    double sum = 0;
+    log_probs_.clear();
     model_->accumulate_token_loss(
         batch, rows,
         [&](Stream& stream, const LmHead::Chunk& chunk) {
           to_device(stream, std::vector<double>(static_cast<size_t>(chunk.log_prob.rows()), -1 / tokens),
                     chunk.d_log_prob);
-          for (const double value : to_host(stream, chunk.log_prob)) sum -= value;
+          const std::vector<double> log_prob = to_host(stream, chunk.log_prob);
+          log_probs_.insert(log_probs_.end(), log_prob.begin(), log_prob.end());
         },
         1, false, dropout);
-    return sum;
+    return -std::accumulate(log_probs_.begin(), log_probs_.end(), 0.0);
   }
+
+  // Of the predicted tokens of the latest loss.
+  const std::vector<double>& log_probs() const { return log_probs_; }
 
  private:
   static ModelInstanceOptions instance(const OptConfig& config, const TestModelOptions& o) {
@@ -103,6 +108,7 @@ class TestModel {
   ModelInstanceOptions options_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<ModelInstance> model_;
+  std::vector<double> log_probs_;
 };
 
 inline std::vector<int32_t> token_ids(const Json& json) {
