@@ -79,7 +79,6 @@ __device__ __forceinline__ void query_statistics(QueryStatistics (&statistics)[k
 template <int kM, int kN>
 __device__ __forceinline__ void score_gradients(float (&score)[kM][kN][4], const float (&d_p)[kM][kN][4],
                                                 const QueryStatistics (&statistics)[kM][2], float factor, int ahead) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -87,10 +86,8 @@ __device__ __forceinline__ void score_gradients(float (&score)[kM][kN][4], const
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const QueryStatistics& query = statistics[m][e / 2];
-        const int row = 16 * m + lane / 4 + e / 2 * 8;
-        const int key = 8 * n + lane % 4 * 2 + e % 2;
         const float p = exp2_fast(score[m][n][e] * factor - query.log_sum_exp);
-        score[m][n][e] = key <= row + ahead ? p * (d_p[m][n][e] - query.delta) : 0.0f;
+        score[m][n][e] = fragment_column(n, e) <= fragment_row(m, e) + ahead ? p * (d_p[m][n][e] - query.delta) : 0.0f;
       }
 }
 
@@ -165,13 +162,12 @@ struct KeyShape {
 template <int kN>
 __device__ __forceinline__ void transposed_gradients(float (&score)[1][kN][4], float (&d_p)[1][kN][4],
                                                      const QueryStatistics* statistics, float factor, int ahead) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int n = 0; n < kN; ++n)
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int query = 8 * n + lane % 4 * 2 + e % 2;
-      const int key = lane / 4 + e / 2 * 8;
+      const int query = fragment_column(n, e);
+      const int key = fragment_row(0, e);
       const float p = exp2_fast(score[0][n][e] * factor - statistics[query].log_sum_exp);
       score[0][n][e] = key <= query + ahead ? p : 0.0f;
       d_p[0][n][e] = key <= query + ahead ? p * (d_p[0][n][e] - statistics[query].delta) : 0.0f;
@@ -296,7 +292,7 @@ __device__ __forceinline__ void plain_query_statistics(QueryStatistics (&statist
     float delta = 0.0f;
     for (int d = place.x; valid && d < head_size; d += kPlainLanes)
       delta += d_outs[(place.y + i) * plain_pitch(head_size) + d] * to_float(out[row][d]);
-    statistics[i].delta = plain_sum(delta);
+    statistics[i].delta = warp_sum<kPlainLanes>(delta);
     if (!valid) continue;
     statistics[i].log_sum_exp = x.log_sum_exp[row][tile.head] * kLog2E;
     if (blockIdx.y == 0 && place.x == 0) x.delta[row * heads + tile.head] = statistics[i].delta;

@@ -96,17 +96,13 @@ struct OnlineSoftmax {
 // key.
 template <int kM, int kN>
 __device__ __forceinline__ void mask_future_keys(float (&score)[kM][kN][4], int ahead) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int row = 16 * m + lane / 4 + e / 2 * 8;
-        const int key = 8 * n + lane % 4 * 2 + e % 2;
-        if (key > row + ahead) score[m][n][e] = -INFINITY;
-      }
+      for (int e = 0; e < 4; ++e)
+        if (fragment_column(n, e) > fragment_row(m, e) + ahead) score[m][n][e] = -INFINITY;
 }
 
 // Writes out = sum of weighted values / sum of weights and log_sum_exp of the warp's rows; `shared` is where its
@@ -187,12 +183,12 @@ struct PlainSoftmax {
   __device__ __forceinline__ void update(float (&score)[kPlainRows][kPlainKeys], float (&out)[kPlainRows][kColumns]) {
 #pragma unroll
     for (int i = 0; i < kPlainRows; ++i) {
-      const float largest = fmaxf(max[i], plain_max(fmaxf(score[i][0], score[i][1])));
+      const float largest = fmaxf(max[i], warp_max<kPlainLanes>(fmaxf(score[i][0], score[i][1])));
       const float correction = exp2_fast((max[i] - largest) * kLog2E);
       max[i] = largest;
 #pragma unroll
       for (int j = 0; j < kPlainKeys; ++j) score[i][j] = exp2_fast((score[i][j] - largest) * kLog2E);
-      sum[i] = sum[i] * correction + plain_sum(score[i][0] + score[i][1]);
+      sum[i] = sum[i] * correction + warp_sum<kPlainLanes>(score[i][0] + score[i][1]);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) out[i][n] *= correction;
     }

@@ -228,6 +228,14 @@ __device__ __forceinline__ void clear(float (&c)[kM][kN][4]) {
     for (int n = 0; n < kN; ++n) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0.0f;
 }
 
+// Where element e of fragment c[m][n] of mma lies in the tile.
+__device__ __forceinline__ int fragment_row(int m, int e) {
+  return 16 * m + static_cast<int>(threadIdx.x) % kWarp / 4 + e / 2 * 8;
+}
+__device__ __forceinline__ int fragment_column(int n, int e) {
+  return 8 * n + static_cast<int>(threadIdx.x) % 4 * 2 + e % 2;
+}
+
 // c = a times the transpose of the tile's rows [row, row + 8 kN).
 template <class T, int kHeadSize, int kM, int kN, class RowsA>
 __device__ __forceinline__ void row_products(float (&c)[kM][kN][4], const RowsA& rows, const T* tile, int row) {
@@ -403,19 +411,6 @@ __device__ __forceinline__ void store_plain_rows(const Rows<T>& to, int end, int
       const int column = plain_column<kColumns>(n);
       if (place.y + i < end && column < head_size) to[place.y + i][column] = from_float<T>(c[i][n] * factor[i]);
     }
-}
-
-// Sum, maximum over the 16 threads that share rows.
-__device__ __forceinline__ float plain_sum(float x) {
-#pragma unroll
-  for (int step = kPlainLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullMask, x, step);
-  return x;
-}
-
-__device__ __forceinline__ float plain_max(float x) {
-#pragma unroll
-  for (int step = kPlainLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kFullMask, x, step));
-  return x;
 }
 
 // --- Launchers ---

@@ -53,16 +53,18 @@ __device__ __forceinline__ void store_pack(T* address, const Pack<T>& pack) {
   *reinterpret_cast<Pack<T>*>(aligned16(address)) = pack;
 }
 
-// Sum, maximum over the lanes of a warp, the same bits in every lane.
-__device__ __forceinline__ float warp_sum(float x) {
+// Sum, maximum over a warp, or over each kLanes neighbouring lanes of it; the same bits in every one of them.
+template <int kLanes = kWarp, class T>
+__device__ __forceinline__ T warp_sum(T x) {
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullMask, x, step);
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullMask, x, step);
   return x;
 }
 
+template <int kLanes = kWarp>
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kFullMask, x, step));
+  for (int step = kLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(kFullMask, x, step));
   return x;
 }
 

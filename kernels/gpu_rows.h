@@ -100,12 +100,6 @@ inline LaunchShape flat_shape(int64_t rows, int64_t columns) {
   return {.grid_x = grid_of(ceil_div<int64_t>(runs, kFlatThreads)), .threads = kFlatThreads};
 }
 
-__device__ __forceinline__ double warp_sum(double x) {
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kFullMask, x, step);
-  return x;
-}
-
 // Adds up x[i] over the block in an order fixed by its size; thread 0 gets the sums. `shared` holds 32 kSums doubles.
 template <int kSums>
 __device__ __forceinline__ void block_sums(double (&x)[kSums], double* shared) {

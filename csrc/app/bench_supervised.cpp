@@ -89,7 +89,7 @@ void fill_weights(Stream& stream, UnitSet& units, const OptConfig& config) {
     const Tensor weight = units.exact_weight(spec.name).reshaped({spec.elements()});
     const Tensor& source = spec.name.find("layer_norm.weight") != std::string::npos ? one : normal;
     if (spec.name.ends_with(".bias")) {
-      stream.fill_zero(weight.data, static_cast<size_t>(spec.elements()) * dtype_size(weight.dtype));
+      fill_zero(stream, weight);
       return;
     }
     for (int64_t first = 0; first < spec.elements(); first += period) {

@@ -60,7 +60,7 @@ Tensor BenchTensors::random(DType dtype, std::initializer_list<int64_t> shape, d
 
 Tensor BenchTensors::zeros(DType dtype, std::initializer_list<int64_t> shape) {
   const Tensor tensor = allocate(dtype, shape);
-  stream_.fill_zero(tensor.data, static_cast<size_t>(tensor.elements()) * dtype_size(dtype));
+  fill_zero(stream_, tensor);
   return tensor;
 }
 

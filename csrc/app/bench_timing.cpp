@@ -25,10 +25,7 @@ class Measurement {
   Measurement(Stream& stream, const std::vector<BenchCall>& calls, int64_t count)
       : stream_(stream), calls_(calls), count_(count) {
     if (stream.device().kind() == DeviceKind::cpu) return;
-    auto& gpu = static_cast<GpuStream&>(stream);
-    gpu.begin_capture();
-    queue();
-    graph_ = gpu.end_capture();
+    graph_ = capture(static_cast<GpuStream&>(stream), [this] { queue(); });
   }
 
   // Seconds of all calls.

@@ -10,6 +10,12 @@ namespace tercet {
 
 std::vector<Slot> Device::stream_footprint() const { return {}; }
 
+void fill_zero(Stream& stream, const Tensor& tensor) {
+  TERCET_REQUIRE(tensor.contiguous(), "{} is to be filled with zeros, but has gaps (pitch {})", tensor.describe(),
+                 tensor.pitch);
+  stream.fill_zero(tensor.data, static_cast<size_t>(tensor.elements()) * dtype_size(tensor.dtype));
+}
+
 Buffer::Buffer(Device& device, size_t bytes) : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
 
 Buffer::~Buffer() {

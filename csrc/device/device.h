@@ -43,6 +43,9 @@ class Stream {
   virtual void end_profile_range() {}
 };
 
+// Fills a contiguous tensor of the stream's device with zeros.
+void fill_zero(Stream& stream, const Tensor& tensor);
+
 // One device: its memory, its streams and what it computes with.
 class Device {
  public:

@@ -14,6 +14,17 @@ void require_operand(const Tensor& tensor, DType dtype, int64_t rows, int64_t co
 
 }  // namespace
 
+std::unique_ptr<Graph> capture(GpuStream& stream, const std::function<void()>& queue) {
+  stream.begin_capture();
+  try {
+    queue();
+  } catch (...) {
+    stream.end_capture();
+    throw;
+  }
+  return stream.end_capture();
+}
+
 std::string Product::describe() const {
   return fmt::format("a product of {} and {} into {}", a.describe(), b.describe(), c.describe());
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -68,5 +69,8 @@ class GpuStream : public Stream {
   // Queues captured work. The graph must live until the stream is synchronised.
   virtual void launch(Graph& graph) = 0;
 };
+
+// What `queue` puts on the stream, captured. When it throws, the capture is ended and forgotten.
+std::unique_ptr<Graph> capture(GpuStream& stream, const std::function<void()>& queue);
 
 }  // namespace tercet

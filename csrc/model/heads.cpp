@@ -115,7 +115,7 @@ void LmHead::loss_and_backward(Stream& stream, OptModel& model, const Tensor& hi
                                const Loss& loss, const Tensor& d_hidden, const LossGradientOptions& options) {
   TERCET_REQUIRE(options_.training, "{}: a head for inference has no backward", options_.prefix);
   upload(stream, rows);
-  stream.fill_zero(d_hidden.data, static_cast<size_t>(d_hidden.elements()) * dtype_size(d_hidden.dtype));
+  fill_zero(stream, d_hidden);
   const UnitLease lease(model.units(), model.embedding_unit());
   const Tensor embedding = lease.weight(model.token_embedding());
   for (int64_t first = 0; first < rows_; first += options_.chunk_rows) {
@@ -210,7 +210,7 @@ Tensor ScalarHead::d_scores() const { return d_scores_.row_range(0, rows_).resha
 void ScalarHead::backward(Stream& stream, OptModel& model, const Tensor& d_hidden, double loss_scale) {
   TERCET_REQUIRE(options_.training, "{}: a head for inference has no backward", options_.prefix);
   const UnitLease lease(model.units(), model.score_unit());
-  stream.fill_zero(d_hidden.data, static_cast<size_t>(d_hidden.elements()) * dtype_size(d_hidden.dtype));
+  fill_zero(stream, d_hidden);
   const Tensor d_scores = rounded_d_scores_.row_range(0, rows_);
   multiply(stream, d_scores_.row_range(0, rows_), loss_scale);
   if (d_scores.dtype != d_scores_.dtype) cast(stream, {.source = d_scores_.row_range(0, rows_), .target = d_scores});

@@ -181,11 +181,7 @@ void Decoder::queue_decoding(Stream& stream, const SampleArgs& args) {
   const auto [known, first] = graphs_.try_emplace(args.ids.rows());
   if (first) return queue(stream, args);
   auto& gpu = static_cast<GpuStream&>(stream);
-  if (known->second == nullptr) {
-    gpu.begin_capture();
-    queue(stream, args);
-    known->second = gpu.end_capture();
-  }
+  if (known->second == nullptr) known->second = capture(gpu, [&] { queue(stream, args); });
   gpu.launch(*known->second);
   ++replayed_steps_;
 }

@@ -101,7 +101,7 @@ UnitSet::UnitSet(std::vector<UnitSpec> units, const UnitOptions& options, Arena&
       buffers.gradient = take("gradient", state);
       for (Tensor* moment : {&buffers.m, &buffers.v}) {
         *moment = take(moment == &buffers.m ? "m" : "v", state);
-        stream.fill_zero(moment->data, static_cast<size_t>(segment.elements) * dtype_size(state));
+        fill_zero(stream, *moment);
       }
     }
   }
@@ -165,9 +165,7 @@ bool UnitSet::has(std::string_view tensor_name) const {
 void UnitSet::zero_gradients(Stream& stream) {
   for (auto& unit : buffers_)
     for (Buffers& segment : unit)
-      if (segment.gradient.defined())
-        stream.fill_zero(segment.gradient.data,
-                         static_cast<size_t>(segment.gradient.elements()) * dtype_size(segment.gradient.dtype));
+      if (segment.gradient.defined()) fill_zero(stream, segment.gradient);
 }
 
 void UnitSet::round_weights(Stream& stream) {

@@ -207,7 +207,7 @@ ModelInstance::TokenValues ModelInstance::accumulate_cross_entropy(const RaggedB
                                                                    double scale, const DropoutOptions& dropout) {
   const LmHead::Loss loss = [scale](Stream& stream, const LmHead::Chunk& chunk) {
     const Tensor& d_log_prob = chunk.d_log_prob;
-    stream.fill_zero(d_log_prob.data, static_cast<size_t>(d_log_prob.elements()) * dtype_size(d_log_prob.dtype));
+    fill_zero(stream, d_log_prob);
     affine(stream, {.x = d_log_prob, .shift = -scale});
   };
   accumulate_token_loss(batch, rows, loss, 1, false, dropout);

@@ -13,10 +13,6 @@ namespace {
 
 double largest_first_deviation(DType dtype) { return dtype == DType::f64 || dtype == DType::f32 ? 1e-4 : 5e-2; }
 
-void fill_zero(Stream& stream, const Tensor& tensor) {
-  stream.fill_zero(tensor.data, static_cast<size_t>(tensor.elements()) * dtype_size(tensor.dtype));
-}
-
 // Adds a device tensor of sums to `target`, over all ranks.
 void add_sums(Stream& stream, Communicator& communicator, const Tensor& sums, std::span<double> target) {
   std::vector<double> host = to_host(stream, sums);

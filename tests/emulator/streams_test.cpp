@@ -97,6 +97,21 @@ TEST_CASE("a captured graph runs when it is launched, each time") {
   }
 }
 
+TEST_CASE("a capture that fails leaves nothing queued and the stream usable") {
+  Bench bench;
+  int* x = bench.put(std::vector<int>{1});
+  CHECK_THROWS_AS(capture(bench.gpu_stream(),
+                          [&] {
+                            add_one(bench.stream(), 1, x);
+                            bench.stream().synchronize();
+                          }),
+                  Error);
+  CHECK(bench.get(x, 1)[0] == 1);
+  const auto graph = capture(bench.gpu_stream(), [&] { twice(bench.stream(), 1, x); });
+  bench.gpu_stream().launch(*graph);
+  CHECK(bench.get(x, 1)[0] == 2);
+}
+
 TEST_CASE("a captured stream may not wait for another stream") {
   Bench bench;
   const auto other = bench.device().create_stream();

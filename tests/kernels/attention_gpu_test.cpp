@@ -355,10 +355,10 @@ TEST_CASE("a captured step of decoding serves later lengths") {
     const Tensor lengths = r.int32s({0, 0}), offsets = r.int32s({0, 1, 2});
     const Fused x(r.empty({2, 3 * hidden}), hidden, {});
     const Tensor out = r.empty({2, hidden});
-    stream.begin_capture();
-    kv_cache_append(stream, {x.k, x.v, offsets, lengths, table, k_cache, v_cache});
-    paged_attention(stream, {x.q, offsets, lengths, table, k_cache, v_cache, out, p.heads, p.scale()});
-    const std::unique_ptr<Graph> graph = stream.end_capture();
+    const std::unique_ptr<Graph> graph = capture(stream, [&] {
+      kv_cache_append(stream, {x.k, x.v, offsets, lengths, table, k_cache, v_cache});
+      paged_attention(stream, {x.q, offsets, lengths, table, k_cache, v_cache, out, p.heads, p.scale()});
+    });
     for (int32_t i = 0; i < 37; ++i) {
       Values rows(qkv.begin() + i * 3 * hidden, qkv.begin() + (i + 1) * 3 * hidden);
       rows.insert(rows.end(), qkv.begin() + (37 + i) * 3 * hidden, qkv.begin() + (38 + i) * 3 * hidden);
