@@ -142,7 +142,8 @@ TEST_CASE("a table that cannot be read is refused with what is wrong and where")
       {with_shape("5x7x3 bf16>fp32 pitch 11,9,10 align 16,8,3,0", 0), "is not the shape of a product"},
       {with_shape("5x7x99999999999999999999 bf16>fp32 pitch 11,9,10 align 16,8,2,0", 0), "is not the shape"}};
   for (const auto& [json, message] : cases) {
-    CAPTURE(json.dump());
+    const std::string table_text = json.dump();
+    CAPTURE(table_text);
     ProductAlgorithms table(kLibrary);
     try {
       table.restore(json, "step-1.h5", ignore);

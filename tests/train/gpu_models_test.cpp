@@ -145,7 +145,8 @@ void check_problem(const Problem& problem, const std::string& device, const Boun
   CHECK(tensor_error(actual.log_probs, expected.log_probs, 0) <= bounds.losses);
   const double scale = norm(joined(expected.gradients));
   double worst = 0;
-  for (const auto& [tensor, gradient] : expected.gradients) {
+  for (const auto& [name, gradient] : expected.gradients) {
+    const std::string tensor = name;
     CAPTURE(tensor);
     const double error = tensor_error(actual.gradients.at(tensor), gradient, 10 * scale);
     worst = std::max(worst, error);
