@@ -51,8 +51,8 @@ TEST_CASE("every folder layout of Hugging Face OPT models is imported bit for bi
     const Hdf5Reader file(out);
     const Json& contents = golden.at("contents").at(test.at("contents").as_string());
     CHECK(file.tensors().size() == contents.as_object().size());
-    for (const auto& [name, expected] : contents.as_object()) {
-      const std::string tensor = name;
+    for (const auto& [key, expected] : contents.as_object()) {
+      const std::string tensor = key;
       CAPTURE(tensor);
       const TensorInfo& found = file.at(tensor);
       CHECK(dtype_name(found.dtype) == test.at("dtype").as_string());
