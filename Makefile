@@ -2,11 +2,12 @@
 
 BUILD ?= build
 JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
 PACKAGES := g++ cmake ninja-build pkg-config libopenblas-pthread-dev libhdf5-dev zlib1g-dev libfmt-dev \
-            nlohmann-json3-dev libcli11-dev libxxhash-dev doctest-dev
+            nlohmann-json3-dev libcli11-dev libxxhash-dev libedit-dev doctest-dev
 
 .PHONY: all deps configure demo check test tests-built test-long test-gpu ptxas-report profile profile-kernel lint bench \
-        clean demo-model help
+        install uninstall clean demo-model help
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS) --target tercet demo_dialogues demo_summary
@@ -16,11 +17,12 @@ help:
 	@echo "make demo       three training steps on a small model, a conversation and a report (DATA=file.jsonl.gz: your pairs)"
 	@echo "make check      quick tests, under 2 minutes once built"
 	@echo "make test       all tests but the long ones"
-	@echo "make test-long  everything: long tests, sanitizers, mutants"
+	@echo "make test-long  everything: long tests, sanitizers, fuzzers, mutants"
 	@echo "make test-gpu   the tests on this machine's GPU: register layouts, kernels, training, compute-sanitizer, then bench"
 	@echo "make ptxas-report   registers, spills and shared memory of each kernel against their budget (UPDATE=1: a new budget)"
 	@echo "make profile    a short sft and ppo under Nsight Systems; make profile-kernel K=attention: a kernel under Nsight Compute"
 	@echo "make bench      times of single ops on this machine's GPU or CPU"
+	@echo "make install    the program, its manual page and bash completion to PREFIX (/usr/local); make uninstall takes them away"
 	@echo "make lint       clang-format and clang-tidy"
 	@echo "make demo-model pretrains the small model in weights/ again (half an hour)"
 
@@ -50,6 +52,7 @@ test: tests-built
 test-long: tests-built
 	ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure
 	bash tests/sanitizers.sh $(JOBS)
+	bash tests/fuzz/run.sh $(JOBS) 30
 	bash tests/mutants/run.sh $(JOBS)
 
 # Everything that only a GPU can say. docs/profiling.md tells what to compare with.
@@ -83,6 +86,12 @@ profile-kernel:
 bench: all
 	@if bash tools/require.sh gpu nvcc 2> /dev/null; then cmake --build $(BUILD) -j $(JOBS) --target tercet_cuda; fi
 	$(BUILD)/tercet bench kernels
+
+install: all
+	@bash tools/install.sh install $(BUILD) $(PREFIX)
+
+uninstall:
+	@bash tools/install.sh uninstall $(BUILD) $(PREFIX)
 
 lint: configure
 	bash tools/lint.sh $(BUILD)

@@ -22,3 +22,9 @@ pkg_check_modules(HDF5 REQUIRED hdf5-serial)
 add_library(tercet_hdf5 INTERFACE)
 target_include_directories(tercet_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
 target_link_libraries(tercet_hdf5 INTERFACE ${HDF5_LINK_LIBRARIES})
+
+# Editing of lines on a terminal (`chat`).
+pkg_check_modules(LIBEDIT REQUIRED libedit)
+add_library(tercet_libedit INTERFACE)
+target_include_directories(tercet_libedit SYSTEM INTERFACE ${LIBEDIT_INCLUDE_DIRS})
+target_link_libraries(tercet_libedit INTERFACE ${LIBEDIT_LINK_LIBRARIES})

@@ -153,9 +153,9 @@ std::vector<PhaseTime> time_ppo(BenchDevice& device, const StepSizes& sizes) {
   for (int64_t step = 2; step <= 1 + sizes.steps; ++step) {
     const PpoTrainer::Timings times = bench.iteration(step);
     generate.push_back(times.generate);
-    score.push_back(times.score);
+    score.push_back(times.score + times.logprob);
     update.push_back(times.train);
-    all.push_back(times.generate + times.score + times.train);
+    all.push_back(times.generate + times.score + times.logprob + times.train);
   }
   const PpoFlops flops(sizes, bench);
   const auto phase = [&](const char* name, std::string model, std::vector<double> seconds, double work) {

@@ -76,6 +76,8 @@ void check(const Command&, const Settings&, GenerateSettings& generate) {
   if (generate.prompt.empty() == generate.data.empty())
     fail_input("generate answers one --prompt or the records of --data", "", "give one of them");
 }
+void check(const Command&, const Settings&, const CompareSettings&) {}
+void check(const Command&, const Settings&, ChatSettings& chat) { settle_dtype(chat.device, chat.dtype); }
 // Sizes of 0 and empty names stand for flags that are not given.
 void check(const Command&, const Settings&, BenchSettings& bench) {
   settle_dtype(bench.device, bench.dtype);
@@ -91,6 +93,7 @@ void check(const Command&, const Settings&, BenchSettings& bench) {
   refuse(!step && bench.prompt_tokens > 0, "--prompt-tokens");
   refuse(!step && bench.new_tokens > 0, "--new-tokens");
 }
+void check(const Command&, const Settings&, const RlhfSettings&) {}
 void check(const Command&, const Settings&, const InitSettings&) {}
 void check(const Command&, const Settings&, const ImportSettings&) {}
 void check(const Command&, const Settings&, const ExportSettings&) {}

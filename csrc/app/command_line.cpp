@@ -7,8 +7,10 @@
 #include <map>
 
 #include "app/checks.h"
+#include "app/manual.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "shard/communicator.h"
 #include "train/run_folder.h"
@@ -158,7 +160,9 @@ class ArgumentParser {
     const std::string name = flag.positional ? flag.name : "--" + flag.name;
     CLI::Option* option = flag.value.empty() ? app_.add_flag(name) : app_.add_option(name);
     if (flag.field.type == FieldType::text_list)
-      option->expected(1, 100'000)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      option->expected(1, 100'000)
+          ->allow_extra_args(flag.positional)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     options_.emplace_back(&flag, option);
   }
 
@@ -189,19 +193,29 @@ class ArgumentParser {
   std::vector<std::pair<const Flag*, CLI::Option*>> options_;
 };
 
-Layer config_layer(const Command& command, const std::string& path) {
+Layer config_layer(const Command& command, const std::vector<TomlEntry>& entries, const std::string& path) {
   Layer given;
-  for (const TomlEntry& entry : parse_toml(read_file(path), path)) {
+  for (const TomlEntry& entry : entries) {
     const std::string where = fmt::format("{}:{}: {}", path, entry.line, entry.key);
-    if (is_run_record_table(entry.table)) continue;
-    if (!entry.table.empty())
-      fail_input(fmt::format("the table [{}] is not known", entry.table), where, "write flags before the first table");
     const Flag& flag = flag_of(command, entry.key, where);
     Json value = entry.value;
     if (flag.field.type == FieldType::boolean && value.is_string()) value = typed(flag, value.as_string());
     given[&flag] = {std::move(value), where};
   }
   return given;
+}
+
+// The settings of a configuration file; the record of a run's config.toml is left out.
+std::vector<TomlEntry> config_entries(const std::string& path) {
+  std::vector<TomlEntry> entries;
+  for (TomlEntry& entry : parse_toml(read_file(path), path)) {
+    if (is_run_record_table(entry.table)) continue;
+    if (!entry.table.empty())
+      fail_input(fmt::format("the table [{}] is not known", entry.table),
+                 fmt::format("{}:{}: {}", path, entry.line, entry.key), "write flags before the first table");
+    entries.push_back(std::move(entry));
+  }
+  return entries;
 }
 
 Layer run_layer(const Command& command, const std::string& folder) {
@@ -273,31 +287,38 @@ bool resumes(const Settings& settings) {
       settings);
 }
 
-std::variant<Invocation, std::string> parse_command(const Command& command, const std::vector<std::string>& arguments) {
-  ArgumentParser parser(command);
-  parser.parse(arguments);
-  if (parser.help_asked()) return command_help(command);
-
-  Layer from_config, from_arguments = parser.layer();
-  if (const std::string file = parser.config_file(); !file.empty()) from_config = config_layer(command, file);
-  for (Layer* layer : {&from_config, &from_arguments}) {
-    settle_length(command, *layer);
-    spread_plain_forms(command, *layer);
-  }
+// Layers come weakest first.
+Invocation combine(const Command& command, std::vector<Layer> layers) {
   Invocation invocation{.command = &command, .settings = command.defaults, .settings_as_json = {}};
-  apply_layer(invocation.settings, from_config);
-  apply_layer(invocation.settings, from_arguments);
+  const auto apply_all = [&] {
+    for (const Layer& layer : layers) apply_layer(invocation.settings, layer);
+  };
+  for (Layer& layer : layers) {
+    settle_length(command, layer);
+    spread_plain_forms(command, layer);
+  }
+  apply_all();
   if (resumes(invocation.settings)) {
     const std::string folder = get_flag(invocation.settings, *find_flag(command, "out")).as_string();
     if (folder.empty()) fail_input("--resume needs --out", "", "name the run's folder");
     apply_layer(invocation.settings, run_layer(command, folder));
-    apply_layer(invocation.settings, from_config);
-    apply_layer(invocation.settings, from_arguments);
+    apply_all();
   }
   require_flags(command, invocation.settings);
   check_settings(command, invocation.settings);
   invocation.settings_as_json = recorded(command, invocation.settings);
   return invocation;
+}
+
+std::variant<Invocation, std::string> parse_command(const Command& command, const std::vector<std::string>& arguments) {
+  ArgumentParser parser(command);
+  parser.parse(arguments);
+  if (parser.help_asked()) return command_help(command);
+  std::vector<Layer> layers;
+  if (const std::string file = parser.config_file(); !file.empty())
+    layers.push_back(config_layer(command, config_entries(file), file));
+  layers.push_back(parser.layer());
+  return combine(command, std::move(layers));
 }
 
 }  // namespace
@@ -306,10 +327,22 @@ std::variant<Invocation, std::string> parse_command_line(const std::vector<std::
   if (arguments.empty()) fail_input("no command is given", "", "`tercet --help` lists them");
   const std::string& name = arguments[0];
   if (name == "--help" || name == "-h" || name == "help") return general_help();
+  if (name == "--man") return manual_page();
+  if (name == "--bash-completion") return bash_completion();
   if (name == "--version") return fmt::format("tercet {}\n", tercet_version());
-  for (const Command& command : commands())
-    if (command.name == name) return parse_command(command, {arguments.begin() + 1, arguments.end()});
+  if (const Command* command = find_command(name))
+    return parse_command(*command, {arguments.begin() + 1, arguments.end()});
   fail_input(fmt::format("unknown command \"{}\"", name), "", "`tercet --help` lists them");
+}
+
+Invocation configure(const Command& command, const std::vector<std::vector<TomlEntry>>& tables, const std::string& path,
+                     const std::vector<std::string>& arguments) {
+  ArgumentParser parser(command);
+  parser.parse(arguments);
+  std::vector<Layer> layers;
+  for (const std::vector<TomlEntry>& entries : tables) layers.push_back(config_layer(command, entries, path));
+  layers.push_back(parser.layer());
+  return combine(command, std::move(layers));
 }
 
 int run_tercet(const std::vector<std::string>& arguments) {
@@ -323,7 +356,12 @@ int run_tercet(const std::vector<std::string>& arguments) {
     }
     require_single_process();
     const Invocation& invocation = std::get<Invocation>(parsed);
-    return invocation.command->run(invocation.settings, invocation.settings_as_json);
+    const int exit_code = invocation.command->run(invocation.settings, invocation.settings_as_json);
+    if (std::fflush(stdout) != 0) fail_errno("cannot write the results", "stdout");
+    return exit_code;
+  } catch (const Interrupted& stop) {
+    log::write_line("tercet: stopped by a signal; nothing is left of the unfinished output");
+    return 128 + stop.signal();
   } catch (const Error& error) {
     log::write_line(fmt::format("tercet: error: {}", error.what()));
     return error.exit_code();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/flags.h"
+#include "train/toml.h"
 
 namespace tercet {
 
@@ -20,6 +21,11 @@ struct Invocation {
 // weakest first, from the defaults, from the run under --resume, from --config FILE.toml and from the command line.
 // Throws Error(Fault::input) that names the flag, or the file and line.
 std::variant<Invocation, std::string> parse_command_line(const std::vector<std::string>& arguments);
+
+// The same for a command whose settings stand in tables of one configuration file, weakest first, and in arguments,
+// which win.
+Invocation configure(const Command& command, const std::vector<std::vector<TomlEntry>>& tables, const std::string& path,
+                     const std::vector<std::string>& arguments);
 
 // --help of tercet and of one command.
 std::string general_help();

@@ -49,15 +49,19 @@ struct TokenizeSettings {
 };
 
 // What the commands share that run a model without training it.
-struct InferenceSettings {
+struct ModelSettings {
   std::string model;
-  std::string fields;
   std::string prompt_template;  // empty: the model's
-  int64_t max_bad_records = 0;
   std::string device = "auto";
   std::string dtype;  // empty: the device's
   int threads = 0;    // 0: this process's cores
   bool deterministic = true;
+};
+
+// Those that read records.
+struct InferenceSettings : ModelSettings {
+  std::string fields;
+  int64_t max_bad_records = 0;
 };
 
 struct ScoreSettings : InferenceSettings {
@@ -80,17 +84,35 @@ struct EvalSettings : InferenceSettings {
   uint64_t seed = 1;
 };
 
-struct GenerateSettings : InferenceSettings {
-  std::vector<std::string> data;
-  std::string prompt;
-  int64_t max_prompt_tokens = 0;  // of --data; 0: none is dropped
+// How `generate` and `chat` draw responses.
+struct SamplingSettings {
   int64_t max_new_tokens = 256;
   double temperature = 1;
   int64_t top_k = 0;
   double top_p = 1;
   std::vector<std::string> stop;
   uint64_t seed = 1;
-  int64_t generation_slots = 0;  // 0: 64, or the number of prompts when that is smaller
+};
+
+struct GenerateSettings : InferenceSettings, SamplingSettings {
+  std::vector<std::string> data;
+  std::string prompt;
+  int64_t max_prompt_tokens = 0;  // of --data; 0: none is dropped
+  int64_t generation_slots = 0;   // 0: 64, or the number of prompts when that is smaller
+};
+
+struct ChatSettings : ModelSettings, SamplingSettings {
+  int64_t max_prompt_tokens = 0;  // 0: the model's positions less max_new_tokens
+};
+
+struct RlhfSettings {
+  std::string config;  // a pipeline file
+  std::string out;
+};
+
+struct CompareSettings {
+  std::vector<std::string> runs;  // folders
+  std::string out;                // a page; empty: none
 };
 
 // Sizes that are 0 or empty are chosen by the device.
@@ -115,9 +137,12 @@ struct BenchSettings {
   std::string out;
 };
 
-using Settings =
-    std::variant<InitSettings, ImportSettings, ExportSettings, InfoSettings, TokenizeSettings, ScoreSettings,
-                 EvalSettings, SftSettings, RewardSettings, PpoSettings, GenerateSettings, BenchSettings>;
+using Settings = std::variant<InitSettings, ImportSettings, ExportSettings, InfoSettings, TokenizeSettings,
+                              ScoreSettings, EvalSettings, SftSettings, RewardSettings, PpoSettings, RlhfSettings,
+                              GenerateSettings, ChatSettings, CompareSettings, BenchSettings>;
+
+// What `eval` prints.
+Json evaluate(const EvalSettings& settings);
 
 // Each returns the exit code of the process.
 int run_init(const InitSettings& settings, const Json& settings_as_json);
@@ -127,7 +152,10 @@ int run_info(const InfoSettings& settings);
 int run_tokenize(const TokenizeSettings& settings);
 int run_score(const ScoreSettings& settings);
 int run_eval(const EvalSettings& settings);
+int run_rlhf(const RlhfSettings& settings);
 int run_generate(const GenerateSettings& settings);
+int run_chat(const ChatSettings& settings);
+int run_compare(const CompareSettings& settings);
 int run_bench(const BenchSettings& settings);
 
 }  // namespace tercet

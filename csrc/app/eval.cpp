@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "rollout/generator.h"
+#include "train/signals.h"
 
 namespace tercet {
 namespace {
@@ -149,6 +150,7 @@ class Comparison {
   }
 
   Side answer(Generator& generator) {
+    throw_if_stop_requested();
     std::vector<GenerationRequest> requests;
     for (const Prompt& prompt : prompts_) requests.push_back({prompt.ids, prompt.sample, settings_.max_new_tokens});
     const SamplingOptions sampling{.temperature = settings_.temperature, .seed = settings_.seed};
@@ -181,19 +183,20 @@ class Comparison {
 
 }  // namespace
 
-int run_eval(const EvalSettings& settings) {
+Json evaluate(const EvalSettings& settings) {
   RunDevice run = open_run_device(settings);
   const ModelInfo info = read_model_info(settings.model);
-  Json json;
   if (info.head == Head::scalar) {
     if (!settings.baseline.empty())
       fail_input("a reward model cannot answer prompts", "--model " + settings.model, "give a language model");
-    json = reward_model_figures(settings, run, info);
-  } else {
-    json = settings.baseline.empty() ? language_model_figures(settings, run, info)
-                                     : Comparison(settings, run, info).figures();
+    return reward_model_figures(settings, run, info);
   }
-  fmt::print("{}\n", json.dump());
+  return settings.baseline.empty() ? language_model_figures(settings, run, info)
+                                   : Comparison(settings, run, info).figures();
+}
+
+int run_eval(const EvalSettings& settings) {
+  fmt::print("{}\n", evaluate(settings).dump());
   return 0;
 }
 

@@ -59,6 +59,15 @@ std::vector<Flag> file_flags() {
        .value = "SIZE|FILE",
        .help = "A released size (opt-125m, opt-350m, opt-1.3b, ...) or a config.json.",
        .required = true},
+      {.name = "config",
+       .group = group,
+       .field = field(&RlhfSettings::config),
+       .value = "FILE.toml",
+       .help =
+           "The three steps: [model] sft = and reward = name the models to start from (reward: sft's result), [sft], "
+           "[reward] and [ppo] take the flags of these commands, [eval] those of eval; keys before the first table go "
+           "to every step that has such a flag (data not to eval).",
+       .required = true},
       {.name = "tokenizer",
        .group = group,
        .field = field(&InitSettings::tokenizer),
@@ -167,6 +176,27 @@ std::vector<Flag> file_flags() {
        .trl = "output_dir",
        .deepspeed_chat = "output_dir",
        .required = true},
+      {.name = "out",
+       .group = group,
+       .field = field(&RlhfSettings::out),
+       .value = "FOLDER",
+       .help = "Holds the runs sft, reward and ppo, and eval.json. Run again, rlhf goes on where it was: finished "
+               "steps are skipped, an unfinished one is resumed, and one whose settings or inputs have changed runs "
+               "anew and replaces its folder, as do those that follow from it.",
+       .required = true},
+      {.name = "runs",
+       .group = group,
+       .field = field(&CompareSettings::runs),
+       .value = "RUN...",
+       .help = "Folders of runs of one step, two to eight; runs that have not ended are compared as far as they are.",
+       .required = true,
+       .positional = true},
+      {.name = "out",
+       .group = group,
+       .field = field(&CompareSettings::out),
+       .value = "FILE.html",
+       .help = "A page with the runs' curves against steps, tokens and (ppo) KL.",
+       .default_words = "the text only"},
       {.name = "json",
        .group = group,
        .field = field(&InfoSettings::json),
@@ -291,6 +321,13 @@ std::vector<Flag> data_flags() {
        .help = "Longest prompt of --data in tokens; records with longer ones are dropped and counted.",
        .check = not_negative(),
        .default_words = "none is dropped"},
+      {.name = "max-prompt-tokens",
+       .group = group,
+       .field = field(&ChatSettings::max_prompt_tokens),
+       .value = "N",
+       .help = "Longest prompt in tokens, the dialogue so far included; the oldest turns are dropped to fit.",
+       .check = not_negative(),
+       .default_words = "the model's positions less --max-new-tokens"},
       {.name = "truncate",
        .group = group,
        .field = field(&CommonSettings::truncate, &EvalSettings::truncate),
@@ -914,10 +951,37 @@ Command command(std::string name, std::string summary, std::string usage, int (*
 }
 
 template <class S>
-Command command(std::string name, std::string summary, std::string usage, int (*run)(const S&)) {
-  return {std::move(name), std::move(summary), std::move(usage), S{},
-          [run](const Settings& settings, const Json&) { return run(std::get<S>(settings)); }};
+Command command(std::string name, std::string summary, std::string usage, int (*run)(const S&),
+                std::string example = "") {
+  return {std::move(name),
+          std::move(summary),
+          std::move(usage),
+          S{},
+          [run](const Settings& settings, const Json&) { return run(std::get<S>(settings)); },
+          std::move(example)};
 }
+
+constexpr const char* kPipelineExample = R"(pipeline.toml:
+  seed = 1                        # before the first table: for every step that has such a flag
+  data = "pairs.jsonl"
+  split = "2,4,4"
+
+  [model]
+  sft = "opt-125m.h5"             # where sft starts; reward starts from its result unless it has a model here
+
+  [sft]
+  epochs = 1
+
+  [reward]
+  lr = 1e-5
+
+  [ppo]
+  steps = 200
+  rollouts = 64
+
+  [eval]                          # both language models answer these prompts, the reward model scores
+  data = "held-out.jsonl"
+)";
 
 }  // namespace
 
@@ -939,8 +1003,13 @@ const std::vector<Command>& commands() {
               run_reward),
       command("ppo", "step 3: optimise a model against a reward model",
               "--actor A.h5 --reward-model R.h5 --data F.jsonl... --out RUN", run_ppo),
+      command("rlhf", "all three steps from one file, and both models compared", "--config PIPELINE.toml --out RUN",
+              run_rlhf, kPipelineExample),
       command("generate", "responses to prompts, a JSON line each", "--model M.h5 --prompt TEXT | --data F.jsonl...",
               run_generate),
+      command("chat", "a dialogue with a model", "--model M.h5", run_chat),
+      command("compare", "runs side by side: figures, curves, settings that differ", "RUN... [--out FILE.html]",
+              run_compare),
       command("bench", "time single ops, or whole training steps, against what the device reaches", "kernels|step",
               run_bench),
   };

@@ -70,6 +70,12 @@ std::vector<std::string> texts_of(const Json& value) {
 
 }  // namespace
 
+const Command* find_command(const std::string& name) {
+  for (const Command& command : commands())
+    if (command.name == name) return &command;
+  return nullptr;
+}
+
 bool takes(const Command& command, const Flag& flag) {
   const bool refused =
       std::ranges::any_of(flag.refused, [&](const Flag::Refusal& refusal) { return refusal.command == command.name; });

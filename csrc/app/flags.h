@@ -87,10 +87,14 @@ struct Command {
   std::string usage;    // what follows the name
   Settings defaults;
   std::function<int(const Settings&, const Json& settings_as_json)> run;
+  std::string example = {};  // shown by --help
 };
 
 const std::vector<Command>& commands();
 const std::vector<Flag>& flags();
+
+// The command of that name, or nullptr.
+const Command* find_command(const std::string& name);
 
 // Whether the command takes the flag.
 bool takes(const Command& command, const Flag& flag);

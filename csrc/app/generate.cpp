@@ -32,9 +32,7 @@ void print_generation(const TextGeneration& generation) {
 
 int run_generate(const GenerateSettings& settings) {
   RunDevice run = open_run_device(settings);
-  const ModelInfo info = read_model_info(settings.model);
-  if (info.head != Head::language_model)
-    fail_input("a reward model cannot answer prompts", "--model " + settings.model, "give a language model");
+  const ModelInfo info = read_language_model_info(settings.model);
   const Tokenizer tokenizer = info.tokenizer(settings.model);
   const std::vector<Prompt> prompts = read_prompts(settings, info, tokenizer);
   int64_t longest = 0;
@@ -44,8 +42,6 @@ int run_generate(const GenerateSettings& settings) {
                            longest, settings.max_new_tokens, info.config.max_position_embeddings),
                "--max-new-tokens", "lower it, shorten the prompt, or drop long ones of --data by --max-prompt-tokens");
 
-  const ModelInstanceOptions options{
-      .prefix = "model", .config = info.config, .head = info.head, .dtype = run.dtype, .inference = false};
   const int64_t default_slots = std::min<int64_t>(64, static_cast<int64_t>(prompts.size()));
   const GeneratorOptions generation{.prefix = "generator",
                                     .dtype = run.dtype,
@@ -54,21 +50,13 @@ int run_generate(const GenerateSettings& settings) {
                                     .max_new_tokens = settings.max_new_tokens,
                                     .prefill_tokens = std::max<int64_t>(1024, longest),
                                     .truncating_sampler = settings.top_k > 0 || settings.top_p < 1};
-  const std::unique_ptr<Arena> arena =
-      allocate_plan(*run.device, {ModelInstance::footprint(options), Generator::footprint(info.config, generation)});
-  ModelInstance model(options, *arena, *run.stream, *run.communicator);
-  Generator generator(model.model(), generation, *arena);
-  arena->require_all_taken();
-  read_weights(*run.stream, settings.model, model.units());
+  AnsweringModel model(run, settings.model, info, generation);
 
-  const TextGenerationOptions text_options{.sampling = {.temperature = settings.temperature,
-                                                        .top_k = settings.top_k,
-                                                        .top_p = settings.top_p,
-                                                        .seed = settings.seed},
-                                           .max_new_tokens = settings.max_new_tokens,
-                                           .stops = settings.stop};
-  const TextCallbacks callbacks{.piece = {}, .item = [](size_t, const TextGeneration& one) { print_generation(one); }};
-  generate_texts(*run.stream, generator, tokenizer, prompts, text_options, callbacks);
+  const TextGenerationOptions text_options{
+      .sampling = sampling_options(settings), .max_new_tokens = settings.max_new_tokens, .stops = settings.stop};
+  TextCallbacks callbacks;
+  callbacks.item = [](size_t, const TextGeneration& one) { print_generation(one); };
+  generate_texts(*run.stream, model.generator(), tokenizer, prompts, text_options, callbacks);
   return 0;
 }
 

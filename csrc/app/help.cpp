@@ -1,3 +1,5 @@
+#include "app/help.h"
+
 #include <algorithm>
 
 #include "app/command_line.h"
@@ -8,28 +10,6 @@ namespace {
 
 constexpr size_t kWidth = 110;
 constexpr size_t kIndent = 34;
-
-const char* heading(FlagGroup group) {
-  switch (group) {
-    case FlagGroup::files:
-      return "Files";
-    case FlagGroup::data:
-      return "Data";
-    case FlagGroup::training:
-      return "Training";
-    case FlagGroup::ppo:
-      return "PPO";
-    case FlagGroup::sampling:
-      return "Sampling";
-    case FlagGroup::measuring:
-      return "Measuring";
-    case FlagGroup::device:
-      return "Device";
-    case FlagGroup::run:
-      return "Run";
-  }
-  return "";
-}
 
 // The text in lines of at most kWidth, each after the first indented by kIndent.
 std::string wrapped(const std::string& text) {
@@ -76,8 +56,42 @@ std::string names_elsewhere(const Flag& flag) {
   return text.empty() ? "" : " (" + text + ")";
 }
 
-std::string flag_help(const Command& command, const Flag& flag) {
-  const std::string left = (flag.positional ? "" : "--" + flag.name + (flag.value.empty() ? "" : " ")) + flag.value;
+}  // namespace
+
+const std::vector<FlagGroup>& flag_groups() {
+  static const std::vector<FlagGroup> groups = {FlagGroup::files,  FlagGroup::data,     FlagGroup::training,
+                                                FlagGroup::ppo,    FlagGroup::sampling, FlagGroup::measuring,
+                                                FlagGroup::device, FlagGroup::run};
+  return groups;
+}
+
+const char* heading(FlagGroup group) {
+  switch (group) {
+    case FlagGroup::files:
+      return "Files";
+    case FlagGroup::data:
+      return "Data";
+    case FlagGroup::training:
+      return "Training";
+    case FlagGroup::ppo:
+      return "PPO";
+    case FlagGroup::sampling:
+      return "Sampling";
+    case FlagGroup::measuring:
+      return "Measuring";
+    case FlagGroup::device:
+      return "Device";
+    case FlagGroup::run:
+      return "Run";
+  }
+  return "";
+}
+
+std::string flag_usage(const Flag& flag) {
+  return (flag.positional ? "" : "--" + flag.name + (flag.value.empty() ? "" : " ")) + flag.value;
+}
+
+std::string flag_description(const Command& command, const Flag& flag) {
   std::string text = flag.help;
   if (is_plain_form(command, flag)) {
     text = "Sets";
@@ -89,10 +103,8 @@ std::string flag_help(const Command& command, const Flag& flag) {
   } else if (!flag.value.empty()) {
     text += " Default: " + default_text(command, flag) + ".";
   }
-  return line(left, text + names_elsewhere(flag));
+  return text + names_elsewhere(flag);
 }
-
-}  // namespace
 
 std::string general_help() {
   std::string text =
@@ -111,17 +123,17 @@ std::string general_help() {
 std::string command_help(const Command& command) {
   std::string text = fmt::format("tercet {}: {}\n\nusage: tercet {} {} [flags]\n", command.name, command.summary,
                                  command.name, command.usage);
-  for (const FlagGroup group : {FlagGroup::files, FlagGroup::data, FlagGroup::training, FlagGroup::ppo,
-                                FlagGroup::sampling, FlagGroup::measuring, FlagGroup::device, FlagGroup::run}) {
+  for (const FlagGroup group : flag_groups()) {
     std::string lines;
     for (const Flag& flag : flags())
-      if (flag.group == group && takes(command, flag)) lines += flag_help(command, flag);
+      if (flag.group == group && takes(command, flag)) lines += line(flag_usage(flag), flag_description(command, flag));
     if (!lines.empty()) text += fmt::format("\n{}\n{}", heading(group), lines);
   }
   text += "\n";
   if (find_flag(command, "config") == nullptr)
     text += line("--config FILE.toml", "Flags as `name = value`, one a line; those on the command line win.");
-  return text + line("--help", "This text.");
+  text += line("--help", "This text.");
+  return command.example.empty() ? text : text + "\nExample of " + command.example;
 }
 
 }  // namespace tercet

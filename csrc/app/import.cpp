@@ -1,6 +1,7 @@
 #include "app/commands.h"
 #include "app/provenance.h"
 #include "base/log.h"
+#include "base/temporary_path.h"
 #include "model/hf_import.h"
 
 namespace tercet {
@@ -10,6 +11,7 @@ int run_import(const ImportSettings& settings, const Json& settings_as_json) {
   if (!settings.dtype.empty()) options.dtype = parse_dtype(settings.dtype, "--dtype");
   if (!settings.prompt_template.empty()) options.prompt_template = settings.prompt_template;
   options.provenance = make_provenance("import", settings_as_json);
+  check_output_place(settings.out, PathKind::file);
   import_hugging_face(settings.folder, settings.out, options);
 
   const ModelInfo info = read_model_info(settings.out);

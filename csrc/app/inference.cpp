@@ -6,7 +6,7 @@
 
 namespace tercet {
 
-RunDevice open_run_device(const InferenceSettings& settings) {
+RunDevice open_run_device(const ModelSettings& settings) {
   CommonSettings common;
   common.device = settings.device;
   common.dtype = settings.dtype;
@@ -48,6 +48,28 @@ ScoringModel::ScoringModel(RunDevice& run, const std::string& path, const ModelI
                                      .capacity = {limits.tokens, limits.sequences}};
   arena_ = allocate_plan(*run.device, {ModelInstance::footprint(options)});
   instance_.emplace(options, *arena_, *run.stream, *run.communicator);
+  arena_->require_all_taken();
+  read_weights(*run.stream, path, instance_->units());
+}
+
+ModelInfo read_language_model_info(const std::string& path) {
+  ModelInfo info = read_model_info(path);
+  if (info.head != Head::language_model)
+    fail_input("a reward model cannot answer prompts", "--model " + path, "give a language model");
+  return info;
+}
+
+SamplingOptions sampling_options(const SamplingSettings& settings) {
+  return {.temperature = settings.temperature, .top_k = settings.top_k, .top_p = settings.top_p, .seed = settings.seed};
+}
+
+AnsweringModel::AnsweringModel(RunDevice& run, const std::string& path, const ModelInfo& info,
+                               const GeneratorOptions& options) {
+  const ModelInstanceOptions model{
+      .prefix = "model", .config = info.config, .head = info.head, .dtype = run.dtype, .inference = false};
+  arena_ = allocate_plan(*run.device, {ModelInstance::footprint(model), Generator::footprint(info.config, options)});
+  instance_.emplace(model, *arena_, *run.stream, *run.communicator);
+  generator_.emplace(instance_->model(), options, *arena_);
   arena_->require_all_taken();
   read_weights(*run.stream, path, instance_->units());
 }

@@ -1,4 +1,4 @@
-// What score, eval and generate share: the device, the data options, models that are not trained.
+// What score, eval, generate and chat share: the device, the data options, models that are not trained.
 #pragma once
 
 #include <memory>
@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "app/commands.h"
+#include "rollout/generator.h"
 #include "train/evaluation.h"
 #include "train/run_setup.h"
 
 namespace tercet {
 
 // The device of an inference command. Sets the number of threads.
-RunDevice open_run_device(const InferenceSettings& settings);
+RunDevice open_run_device(const ModelSettings& settings);
 
 // Data options; the template is the model's unless --template says otherwise.
 DataOptions inference_data_options(const InferenceSettings& settings, const ModelInfo& info,
@@ -36,6 +37,24 @@ class ScoringModel {
  private:
   std::unique_ptr<Arena> arena_;
   std::optional<ModelInstance> instance_;
+};
+
+// What a model file says about itself. Throws Error(Fault::input) for a reward model, which cannot answer prompts.
+ModelInfo read_language_model_info(const std::string& path);
+
+SamplingOptions sampling_options(const SamplingSettings& settings);
+
+// A language model file with the weights in memory and a generator that draws its responses. Prints the plan.
+class AnsweringModel {
+ public:
+  AnsweringModel(RunDevice& run, const std::string& path, const ModelInfo& info, const GeneratorOptions& options);
+
+  Generator& generator() { return *generator_; }
+
+ private:
+  std::unique_ptr<Arena> arena_;
+  std::optional<ModelInstance> instance_;
+  std::optional<Generator> generator_;
 };
 
 // Throws Error(Fault::input) unless both files have the same tokenizer.

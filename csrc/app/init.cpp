@@ -1,7 +1,9 @@
 #include "app/commands.h"
 #include "app/provenance.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/log.h"
+#include "base/temporary_path.h"
 #include "model/model_file.h"
 
 namespace tercet {
@@ -16,6 +18,7 @@ OptConfig read_config(const std::string& name) {
 
 int run_init(const InitSettings& settings, const Json& settings_as_json) {
   const DType dtype = parse_dtype(settings.dtype, "--dtype");
+  check_output_place(settings.out, PathKind::file);
   const Tokenizer tokenizer = Tokenizer::load(settings.tokenizer);
   ModelInfo info;
   info.config = read_config(settings.model_config);
@@ -39,6 +42,7 @@ int run_init(const InitSettings& settings, const Json& settings_as_json) {
   arena.require_all_taken();
 
   init_weights(*stream, units, info.config, settings.seed);
+  const InterruptGuard guard;
   write_model(*stream, settings.out, info, units, dtype);
   log::info("{}: {} parameters in {}", settings.out, units.parameters(), settings.dtype);
   return 0;

@@ -10,12 +10,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/mapped_pages.h"
+#include "base/temporary_path.h"
 
 namespace tercet {
 namespace {
@@ -33,13 +32,6 @@ class Descriptor {
  private:
   int fd_;
 };
-
-void sync_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
-  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY));
-  if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail_errno("cannot flush the folder to disk", folder);
-}
 
 void write_all(int fd, std::string_view contents, const std::string& path) {
   while (!contents.empty()) {
@@ -77,28 +69,10 @@ MappedFile::MappedFile(MappedFile&& other) noexcept
 
 std::string read_file(const std::string& path) { return std::string(MappedFile(path).text()); }
 
-std::string temporary_name(const std::string& path) { return fmt::format("{}.partial-{}", path, ::getpid()); }
-
-void publish_file(const std::string& temporary, const std::string& path) {
-  {
-    const Descriptor fd(::open(temporary.c_str(), O_RDONLY | O_CLOEXEC));
-    if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail_errno("cannot flush to disk", temporary);
-  }
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail_errno("cannot rename the finished file", path);
-  sync_folder_of(path);
-}
-
 void write_file_atomically(const std::string& path, std::string_view contents) {
-  const std::string temporary = temporary_name(path);
-  try {
-    const Descriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (fd.get() < 0) fail_errno("cannot create the file", path);
-    write_all(fd.get(), contents, path);
-    publish_file(temporary, path);
-  } catch (...) {
-    std::remove(temporary.c_str());
-    throw;
-  }
+  TemporaryPath temporary(path, PathKind::file);
+  write_all(temporary.descriptor(), contents, path);
+  temporary.publish();
 }
 
 uint64_t hash64(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }

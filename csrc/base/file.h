@@ -33,15 +33,9 @@ class MappedFile {
 // The whole file; throws Error(Fault::input) when it cannot be read.
 std::string read_file(const std::string& path);
 
-// Writes `path` so that a crash leaves the old file or the new one: to a temporary name, fsync, rename, fsync of the
-// folder. Throws Error(Fault::run) and removes the temporary file on failure (a full disk among them).
+// Writes `path` so that a crash or a full disk leaves the old file or the new one (base/temporary_path.h, whose errors
+// it throws; Error(Fault::run) when writing fails).
 void write_file_atomically(const std::string& path, std::string_view contents);
-
-// Makes `temporary`, which is complete on disk, appear as `path`: fsync, rename, fsync of the folder.
-void publish_file(const std::string& temporary, const std::string& path);
-
-// A name beside `path` for a file in the making: same folder, unique to this process.
-std::string temporary_name(const std::string& path);
 
 // XXH3, 64 bits.
 uint64_t hash64(std::span<const std::byte> bytes);

@@ -9,14 +9,16 @@
 
 namespace tercet::log {
 
-// Also appends every message to `path`, which is created when absent. Throws Error when it cannot be opened.
+// Also appends every message to `path`, which is created when absent: those since the last file was closed, up to 64
+// KiB, and all to come. Throws Error when it cannot be opened.
 void open_file(const std::string& path);
 void close_file();
 
 // Turns messages to the terminal off or on (tests, --quiet); the file still receives them.
 void set_terminal(bool enabled);
 
-void write_line(std::string_view line);
+// Control characters, which a damaged file may have put into a message, are written as '?'.
+void write_line(std::string_view text);
 
 template <class... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {

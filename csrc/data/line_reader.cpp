@@ -14,6 +14,7 @@ namespace tercet {
 namespace {
 
 constexpr size_t buffer_bytes = size_t{1} << 16;
+constexpr size_t max_line_bytes = size_t{64} << 20;
 constexpr int gzip_window = 15 + 16;  // zlib's largest window, gzip header and trailer expected
 constexpr std::string_view gzip_magic("\x1f\x8b", 2);
 
@@ -112,6 +113,9 @@ bool LineReader::next(std::string& line) {
     const size_t available = source_->end - source_->begin;
     const auto* feed = static_cast<const char*>(std::memchr(start, '\n', available));
     const size_t taken = feed != nullptr ? static_cast<size_t>(feed - start) : available;
+    if (line.size() + taken > max_line_bytes)
+      fail_input(fmt::format("a line of more than {} MiB", max_line_bytes >> 20),
+                 fmt::format("{}:{}", path_, line_number_ + 1), "write one record a line");
     line.append(start, taken);
     source_->begin += taken + (feed != nullptr ? 1 : 0);
     if (feed != nullptr) break;

@@ -25,7 +25,8 @@ class LineReader {
   LineReader& operator=(const LineReader&) = delete;
 
   // The next line without its line feed; false at the end. Throws Error(Fault::input) that names the file and the first
-  // line that could not be had when gzip data is truncated or damaged, and Error(Fault::run) when reading fails.
+  // line that could not be had when gzip data is truncated or damaged or the line is longer than 64 MiB, and
+  // Error(Fault::run) when reading fails.
   bool next(std::string& line);
 
   // The number of the line that next() returned last, from 1.

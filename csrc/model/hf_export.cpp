@@ -1,7 +1,5 @@
 #include "model/hf_export.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -9,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
+#include "base/temporary_path.h"
 #include "model/hf_tensors.h"
 #include "model/model_file.h"
 #include "store/hdf5_file.h"
@@ -18,45 +18,16 @@ namespace tercet {
 namespace {
 namespace fs = std::filesystem;
 
-// A folder under a temporary name beside its place, removed on destruction unless published.
-class OutputFolder {
- public:
-  explicit OutputFolder(const std::string& folder) : place_(free_place(folder)), temporary_(temporary_name(place_)) {
-    fs::remove_all(temporary_);  // of a process of the same number that was killed
-    if (::mkdir(temporary_.c_str(), 0777) != 0) fail_errno("cannot create the folder", folder);
-  }
-  ~OutputFolder() {
-    std::error_code ignored;
-    if (!published_) fs::remove_all(temporary_, ignored);
-  }
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-
-  std::string file(const std::string& name) const { return temporary_ + "/" + name; }
-
-  void publish() {
-    publish_file(temporary_, place_);
-    published_ = true;
-  }
-
- private:
-  // Where the folder will be, links resolved: rename() replaces an empty folder but no link to one.
-  static std::string free_place(const std::string& folder) {
-    fs::path place = fs::weakly_canonical(fs::absolute(folder));
-    if (!place.has_filename()) place = place.parent_path();
-    const fs::file_status status = fs::symlink_status(place);
-    if (!fs::is_directory(place.parent_path()))
-      fail_input(fmt::format("there is no folder {}", place.parent_path().string()), folder, "create it first");
-    if (fs::is_directory(status) ? !fs::is_empty(place) : fs::exists(status))
-      fail_input(fs::is_directory(status) ? "the folder is not empty" : "there is a file of this name", folder,
-                 "choose another --out, or remove it first");
-    return place.string();
-  }
-
-  std::string place_;
-  std::string temporary_;
-  bool published_ = false;
-};
+// Where the folder will be, links resolved: rename() replaces an empty folder but no link to one.
+std::string free_place(const std::string& folder) {
+  fs::path place = fs::weakly_canonical(fs::absolute(folder));
+  if (!place.has_filename()) place = place.parent_path();
+  const fs::file_status status = fs::symlink_status(place);
+  if (fs::is_directory(status) ? !fs::is_empty(place) : fs::exists(status))
+    fail_input(fs::is_directory(status) ? "the folder is not empty" : "there is a file of this name", folder,
+               "choose another --out, or remove it first");
+  return place.string();
+}
 
 void check_tensors(const TensorSource& source, const std::vector<TensorSpec>& expected) {
   constexpr const char* remedy = "the file does not hold the model that its configuration describes";
@@ -123,16 +94,16 @@ Json generation_config(const OptConfig& config) {
   return json.set("pad_token_id", int64_t{config.pad_token_id});
 }
 
-void write_texts(const ModelInfo& info, DType dtype, const OutputFolder& folder) {
+void write_texts(const ModelInfo& info, DType dtype, const std::string& folder) {
   const auto write = [&](const char* name, const Json& json) {
-    write_file_atomically(folder.file(name), json.dump(2) + "\n");
+    write_file_atomically(folder + "/" + name, json.dump(2) + "\n");
   };
   write("config.json", config_json(info, dtype));
   if (info.head == Head::language_model) write("generation_config.json", generation_config(info.config));
   write("tokenizer_config.json", tokenizer_config(info.config));
   write("special_tokens_map.json", special_tokens());
-  write_file_atomically(folder.file("vocab.json"), info.vocab_json);
-  write_file_atomically(folder.file("merges.txt"), info.merges_txt);
+  write_file_atomically(folder + "/vocab.json", info.vocab_json);
+  write_file_atomically(folder + "/merges.txt", info.merges_txt);
 }
 
 using Shard = std::vector<TensorInfo>;
@@ -178,14 +149,14 @@ Json index_json(const std::vector<Shard>& shards, const std::vector<std::string>
   return index.set("metadata", std::move(metadata)).set("weight_map", std::move(weight_map));
 }
 
-void write_weights(const TensorSource& source, const std::vector<Shard>& shards, const OutputFolder& folder) {
-  if (shards.size() == 1) return write_shard(source, shards[0], folder.file("model.safetensors"));
+void write_weights(const TensorSource& source, const std::vector<Shard>& shards, const std::string& folder) {
+  if (shards.size() == 1) return write_shard(source, shards[0], folder + "/model.safetensors");
   std::vector<std::string> files;
   for (size_t i = 0; i < shards.size(); ++i) {
     files.push_back(fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
-    write_shard(source, shards[i], folder.file(files.back()));
+    write_shard(source, shards[i], folder + "/" + files.back());
   }
-  write_file_atomically(folder.file("model.safetensors.index.json"), index_json(shards, files).dump(2) + "\n");
+  write_file_atomically(folder + "/model.safetensors.index.json", index_json(shards, files).dump(2) + "\n");
 }
 
 }  // namespace
@@ -212,9 +183,10 @@ void export_hugging_face(const std::string& path, const std::string& folder, con
   check_tensors(source, tensors);
   const DType dtype = options.dtype ? *options.dtype : info.dtype;
 
-  OutputFolder out(folder);
-  write_texts(info, dtype, out);
-  write_weights(source, cut_into_shards(tensors, dtype, options.max_shard_size), out);
+  const InterruptGuard guard;
+  TemporaryPath out(free_place(folder), PathKind::folder);
+  write_texts(info, dtype, out.path());
+  write_weights(source, cut_into_shards(tensors, dtype, options.max_shard_size), out.path());
   out.publish();
 }
 

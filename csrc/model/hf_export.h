@@ -27,9 +27,10 @@ struct ExportOptions {
 // "prompt_template", and for reward models that have it "score_mean" and "score_sd".
 //
 // Tensor by tensor, so that memory does not grow with the model. The folder appears whole, by a rename; on failure
-// nothing is left. Throws Error(Fault::input) when `folder` is a file or is not empty or its parent is missing, when
-// `path` is no model file or its tensors do not fit its configuration, and for a weight that is not finite or beyond
-// the range of the dtype; Error(Fault::run) when the folder cannot be written.
+// nothing is left, and what a killed export left is removed by the next one to `folder`. Throws Error(Fault::input)
+// when `folder` is a file or is not empty or its parent is missing or not writable, when `path` is no model file or its
+// tensors do not fit its configuration, and for a weight that is not finite or beyond the range of the dtype;
+// Error(Fault::run) when the folder cannot be written; Interrupted (base/interrupt.h) after SIGINT and SIGTERM.
 void export_hugging_face(const std::string& path, const std::string& folder, const ExportOptions& options = {});
 
 // The bytes of "5000000000", "5GB", "20MB" or "8KB" (powers of 1000); none for another text, 0 and 2^63 or more.

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "model/hf_tensors.h"
 #include "store/hdf5_file.h"
 #include "store/shard_index.h"
@@ -197,6 +198,7 @@ void import_hugging_face(const std::string& folder, const std::string& out, cons
   inputs.set(config_path, hash_file(config_path)).set(source->path(), hash_file(source->path()));
   info.provenance.set("inputs", std::move(inputs));
 
+  const InterruptGuard guard;
   Hdf5Writer file(out, file_bytes(expected, info));
   write_model_info(file, info, info.dtype);
   write_weights(*source, origins, expected, info.dtype, file);

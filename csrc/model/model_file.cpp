@@ -23,6 +23,14 @@ Head parse_head(const std::string& name, const std::string& path) {
   fail_input(fmt::format("unknown head \"{}\"", name), path, "the file was written by another version of tercet");
 }
 
+ScoreAffine parse_affine(const std::string& text, const std::string& path) {
+  const Json json = parse_json(text, path);
+  const Json *mean = json.find("mean"), *sd = json.find("sd");
+  if (mean == nullptr || sd == nullptr || !mean->is_number() || !sd->is_number() || !(sd->as_double() > 0))
+    fail_input("the mean and standard deviation of the scores are damaged", path, "use another file");
+  return {mean->as_double(), sd->as_double()};
+}
+
 void for_each_tensor(const UnitSet& units, const std::function<void(const TensorSpec&)>& visit) {
   for (int u = 0; u < units.count(); ++u)
     for (const SegmentSpec& segment : units.spec(u).segments)
@@ -77,6 +85,12 @@ bool ends_with(const std::string& text, std::string_view end) {
 
 }  // namespace
 
+Tokenizer ModelInfo::tokenizer(const std::string& where) const {
+  Tokenizer result = Tokenizer::from_texts(vocab_json, merges_txt, where);
+  require_tokenizer_fits(result, config, where);
+  return result;
+}
+
 ModelInfo read_model_info(const std::string& path) {
   const Hdf5Reader file(path, Hdf5Verify::structure);
   if (!file.has_text("config"))
@@ -87,10 +101,7 @@ ModelInfo read_model_info(const std::string& path) {
   info.prompt_template = file.text("prompt_template");
   info.vocab_json = file.text("vocab.json");
   info.merges_txt = file.text("merges.txt");
-  if (file.has_text("affine")) {
-    const Json affine = parse_json(file.text("affine"), path);
-    info.affine = ScoreAffine{affine.at("mean").as_double(), affine.at("sd").as_double()};
-  }
+  if (file.has_text("affine")) info.affine = parse_affine(file.text("affine"), path);
   info.dtype = parse_dtype(file.text("dtype"), path);
   info.provenance = parse_json(file.text("provenance"), path);
   return info;

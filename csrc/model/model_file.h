@@ -27,7 +27,8 @@ struct ModelInfo {
   DType dtype = DType::f32;           // of the weights in the file
   Json provenance = Json::object();   // how the file came to be: command, version, inputs and their hashes
 
-  Tokenizer tokenizer(const std::string& where) const { return Tokenizer::from_texts(vocab_json, merges_txt, where); }
+  // Throws Error(Fault::input, where = `where`) when its texts are damaged or it does not fit the configuration.
+  Tokenizer tokenizer(const std::string& where) const;
 };
 
 // Reads everything but the weights. Throws Error(Fault::input) for a file that is not a tercet model.

@@ -29,7 +29,7 @@ class TextCollector {
   bool add_token(size_t index, int32_t id) {
     const bool stopped = texts_[index].push(id);
     give_piece(index);
-    return stopped;
+    return stopped || (callbacks_.cancelled && callbacks_.cancelled());
   }
 
   void finish(size_t index, const Generation& generation) {

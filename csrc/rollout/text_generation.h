@@ -68,11 +68,13 @@ std::string_view finish_name(Finish finish);
 struct TextCallbacks {
   // New text of a response, while it is being drawn; the pieces of one response, joined, are its text.
   std::function<void(size_t prompt, std::string_view piece)> piece;
+  // Asked after each token whether to end its response there, with finish `stopped`.
+  std::function<bool()> cancelled;
   // A complete response; called in the order of the prompts, as soon as all earlier ones are complete.
   std::function<void(size_t prompt, const TextGeneration& generation)> item;
 };
 
-// One response per prompt, in their order; both callbacks may be empty. Throws what Generator::generate throws, and
+// One response per prompt, in their order; any callback may be empty. Throws what Generator::generate throws, and
 // Error(Fault::input) for a stop string that is empty or not UTF-8. An exception of a callback passes through.
 std::vector<TextGeneration> generate_texts(Stream& stream, Generator& generator, const Tokenizer& tokenizer,
                                            std::span<const Prompt> prompts, const TextGenerationOptions& options,

@@ -34,6 +34,7 @@ constexpr uint64_t kSlackBytes = uint64_t{64} << 20;
 constexpr uint64_t kStructureBytes = uint64_t{1} << 20;
 constexpr hsize_t kMetadataBlockBytes = 64 << 10;
 constexpr int kMaxGroupDepth = 8;
+constexpr size_t kMaxGroups = 1000;
 
 // Every call into the library is made under this lock: the library may be built without thread safety.
 std::recursive_mutex& library_lock() {
@@ -489,6 +490,8 @@ class ContentsReader {
 
   void read_tensors(hid_t group, const std::string& prefix, int depth) {
     if (depth > kMaxGroupDepth) library_.refuse("groups nested too deep");
+    // A group may be linked many times.
+    if (++groups_ > kMaxGroups) library_.refuse(fmt::format("more than {} groups", kMaxGroups));
     const hsize_t count = links(group);
     for (hsize_t i = 0; i < count; ++i) {
       const std::string name = prefix + link_name(group, i);
@@ -508,6 +511,8 @@ class ContentsReader {
     const Handle type = library_.own(H5Dget_type(dataset), H5Tclose, "read a type");
     const std::optional<DType> dtype = types_.dtype_of(type.get());
     if (!dtype) library_.refuse(fmt::format("the dataset \"{}\" has an element type that tercet does not use", name));
+    if (contents_.tensors.size() == kMaxTensorsPerFile)
+      library_.refuse(fmt::format("more than {} tensors", kMaxTensorsPerFile));
     TensorInfo info{name, *dtype, shape_of(dataset)};
     check_tensor_info(info, library_.path());
     contents_.tensor_extents.push_back(extent_of(dataset, name, static_cast<uint64_t>(info.bytes())));
@@ -534,7 +539,10 @@ class ContentsReader {
     std::vector<hsize_t> dimensions(static_cast<size_t>(rank));
     library_.check(H5Sget_simple_extent_dims(space.get(), dimensions.data(), nullptr), action);
     std::vector<int64_t> shape;
-    for (const hsize_t size : dimensions) shape.push_back(narrow<int64_t>(size));
+    for (const hsize_t size : dimensions) {
+      if (!std::in_range<int64_t>(size)) library_.refuse("a dataset of an impossible size");
+      shape.push_back(static_cast<int64_t>(size));
+    }
     return shape;
   }
 
@@ -555,6 +563,7 @@ class ContentsReader {
   const UserBlock& block_;
   Handle file_;
   Contents contents_;
+  size_t groups_ = 0;
 };
 
 struct stat state_of(const std::string& path) {

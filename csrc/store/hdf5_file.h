@@ -42,7 +42,7 @@ class Hdf5Writer {
  public:
   // `expected_bytes` is the sum of bytes of all tensors and texts to come: it sizes the user block and reserves the
   // space on disk. More than that plus 1/8 plus 64 MiB is refused by the call that goes beyond.
-  // Throws Error(Fault::run) when the file cannot be created or the disk has no room.
+  // Throws the errors of TemporaryPath (base/temporary_path.h), and Error(Fault::run) when the disk has no room.
   Hdf5Writer(const std::string& path, uint64_t expected_bytes);
   ~Hdf5Writer();
   Hdf5Writer(const Hdf5Writer&) = delete;

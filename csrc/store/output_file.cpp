@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/interrupt.h"
 
 namespace tercet {
 namespace {
@@ -19,27 +18,20 @@ constexpr int64_t kBufferElements = 1 << 22;
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(temporary_name(path)) {
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_errno("cannot create the file", path_);
-}
-
-OutputFile::~OutputFile() {
-  if (fd_ < 0) return;
-  ::close(fd_);
-  std::remove(temporary_.c_str());
-}
+OutputFile::OutputFile(const std::string& path) : path_(path), temporary_(path, PathKind::file) {}
 
 void OutputFile::reserve(uint64_t bytes) {
   reserved_ = true;
-  if (bytes == 0 || ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) return;
+  if (bytes == 0 || ::fallocate(temporary_.descriptor(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0)
+    return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
     fail_errno(fmt::format("cannot reserve {} bytes on the disk", bytes), path_);
 }
 
 void OutputFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  throw_if_interrupted();
   while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t written = ::pwrite(temporary_.descriptor(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail_errno("cannot write", path_);
     offset += static_cast<uint64_t>(written);
@@ -64,11 +56,10 @@ void OutputFile::write_elements(uint64_t offset, DType source_dtype, const void*
 
 void OutputFile::publish() {
   // Gives back what was reserved beyond the end.
-  if (const off_t end = ::lseek(fd_, 0, SEEK_END); reserved_ && (end < 0 || ::ftruncate(fd_, end) != 0))
+  const int fd = temporary_.descriptor();
+  if (const off_t end = ::lseek(fd, 0, SEEK_END); reserved_ && (end < 0 || ::ftruncate(fd, end) != 0))
     fail_errno("cannot set the file's size", path_);
-  publish_file(temporary_, path_);
-  ::close(fd_);
-  fd_ = -1;
+  temporary_.publish();
 }
 
 void Coverage::add(int64_t first, int64_t count, const std::string& name) {

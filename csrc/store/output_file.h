@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "base/temporary_path.h"
 #include "store/tensor_file.h"
 
 namespace tercet {
@@ -14,20 +15,17 @@ namespace tercet {
 // A file under a temporary name beside `path`, removed on destruction unless published.
 class OutputFile {
  public:
-  // Creates the temporary file. Throws Error(Fault::run).
+  // Creates the temporary file; throws the errors of TemporaryPath.
   explicit OutputFile(const std::string& path);
-  ~OutputFile();
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  const std::string& temporary() const { return temporary_; }
+  const std::string& temporary() const { return temporary_.path(); }
 
   // Reserves disk space for the first `bytes` bytes without changing the file's size, where the file system can. Throws
   // Error(Fault::run) when the disk has no room.
   void reserve(uint64_t bytes);
 
-  // Writes all bytes at `offset`; throws Error(Fault::run).
+  // Writes all bytes at `offset`; throws Error(Fault::run), and Interrupted after a signal (base/interrupt.h).
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
 
   // Writes `count` elements at `offset`, converted by blocks.
@@ -38,8 +36,7 @@ class OutputFile {
 
  private:
   std::string path_;
-  std::string temporary_;
-  int fd_ = -1;
+  TemporaryPath temporary_;
   bool reserved_ = false;
 };
 

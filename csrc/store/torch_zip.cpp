@@ -80,6 +80,7 @@ std::optional<int64_t> last_element(const PickledTensor& tensor) {
   return last;
 }
 
+// Of a tensor with at least one element.
 bool is_contiguous(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
   int64_t expected = 1;
   for (size_t i = shape.size(); i-- > 0;) {
@@ -123,7 +124,10 @@ void TorchZipReader::add_tensor(const ZipArchive& archive, const std::string& ro
   if (info.elements() > tensor.storage_elements)
     fail_input(fmt::format("{} repeats elements of its storage", what), path(),
                "save tensor.contiguous() in its place");
-  const bool contiguous = is_contiguous(tensor.shape, tensor.strides);
+  // Strides that are never taken may have any value in the file.
+  for (size_t i = 0; i < tensor.shape.size(); ++i)
+    if (tensor.shape[i] == 1) tensor.strides[i] = 0;
+  const bool contiguous = info.elements() == 0 || is_contiguous(tensor.shape, tensor.strides);
   add(std::move(info));
   views_.push_back({entry->offset, tensor.offset, std::move(tensor.strides), contiguous});
 }

@@ -231,16 +231,17 @@ Json full_vocabulary(const Json& json, const std::string& where) {
   const Json* added = json.find("added_tokens");
   if (added == nullptr || added->is_null()) return vocabulary;
   if (!added->is_array()) fail_input(fmt::format("\"added_tokens\" is {}, not an array", added->type_name()), where);
+  std::unordered_map<std::string, Json> known(vocabulary.as_object().begin(), vocabulary.as_object().end());
   for (const Json& token : added->as_array()) {
     const Json& content = require_member(token, "content", where + ": added_tokens");
     const Json& id = require_member(token, "id", where + ": added_tokens");
     if (!content.is_string()) fail_input(fmt::format("an added token's \"content\" is {}", content.dump()), where);
-    const Json* present = vocabulary.find(content.as_string());
-    if (present != nullptr && *present != id)
+    const auto [present, is_new] = known.emplace(content.as_string(), id);
+    if (present->second != id)
       fail_input(fmt::format("the added token \"{}\" has the id {} but the vocabulary gives {}", content.as_string(),
-                             id.dump(), present->dump()),
+                             id.dump(), present->second.dump()),
                  where);
-    vocabulary.set(content.as_string(), id);
+    if (is_new) vocabulary.as_object().emplace_back(content.as_string(), id);
   }
   return vocabulary;
 }

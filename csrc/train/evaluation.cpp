@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/signals.h"
+
 namespace tercet {
 namespace {
 
@@ -35,6 +37,7 @@ LanguageModelFigures evaluate_language_model(ModelInstance& model, std::span<con
   for (const Sequence& sequence : sequences) counts.push_back(sequence.token_count());
   LanguageModelFigures figures;
   for (const auto& [begin, end] : cut_micro_batches(counts, limits.tokens, limits.sequences)) {
+    throw_if_stop_requested();
     RaggedBatch batch;
     std::vector<int64_t> from;
     for (int64_t i = begin; i < end; ++i) {
@@ -43,7 +46,16 @@ LanguageModelFigures evaluate_language_model(ModelInstance& model, std::span<con
       from.push_back(all_tokens ? 1 : sequence.prompt_length);
     }
     const ModelInstance::TokenValues values = model.log_probs(batch, prediction_rows(batch, from));
-    for (const double log_prob : values.log_probs) figures.loss -= log_prob;
+    auto log_prob = values.log_probs.begin();
+    for (size_t b = 0; b < from.size(); ++b) {
+      const int64_t count = batch.offsets[b + 1] - batch.offsets[b] - from[b];
+      double sum = 0;
+      for (int64_t i = 0; i < count; ++i) {
+        sum -= *log_prob;
+        figures.loss -= *log_prob++;
+      }
+      figures.losses.push_back(count > 0 ? sum / static_cast<double>(count) : 0);
+    }
     for (const double entropy : values.entropies) figures.entropy += entropy;
     figures.tokens += static_cast<int64_t>(values.log_probs.size());
   }
@@ -59,6 +71,7 @@ std::vector<double> score_sequences(ModelInstance& model, std::span<const Sequen
   std::vector<double> scores;
   scores.reserve(sequences.size());
   for (const auto& [begin, end] : cut_micro_batches(token_counts(sequences), limits.tokens, limits.sequences)) {
+    throw_if_stop_requested();
     RaggedBatch batch;
     std::vector<int32_t> rows;
     for (int64_t i = begin; i < end; ++i) {

@@ -1,4 +1,5 @@
-// Held-out figures of language models and reward models; shared by the training commands and by `eval`.
+// Held-out figures of language models and reward models; shared by the training commands and by `eval`. In a training
+// command a stop that was asked for throws Interrupted between two forward passes.
 #pragma once
 
 #include <span>
@@ -26,6 +27,7 @@ struct LanguageModelFigures {
   double loss = 0;     // nats per loss-carrying token
   double entropy = 0;  // mean entropy of the prediction
   int64_t tokens = 0;
+  std::vector<double> losses;  // of each sequence, nats per loss-carrying token
 
   double perplexity() const;
 };

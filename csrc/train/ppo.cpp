@@ -5,9 +5,11 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "rollout/text_generation.h"
 #include "store/hdf5_file.h"
 #include "train/ppo_trainer.h"
 #include "train/report.h"
+#include "train/signals.h"
 #include "train/steps.h"
 
 namespace tercet {
@@ -64,15 +66,20 @@ class PpoRun {
     RunFolder folder({settings_.out, "ppo", settings_.resume, settings_.overwrite, settings_.tensorboard});
     folder_ = &folder;
     hashes_ = input_hashes(data_files(), {});
-    for (const ModelInput* input : inputs()) hashes_.set(input->path, hash_file(input->file));
-    folder.write_or_check_config(recorded_, hashes_);
+    for (const ModelInput* input : inputs()) hashes_.set(recorded_name(settings_, input->path), hash_file(input->file));
+    folder.check_config(recorded_, hashes_);
     const int64_t iterations = total_iterations();
+    require_steps_left(folder, settings_, iterations);
     allocate();
     read_all_weights();
     build_trainer(iterations);
-    const LoopResult result = run_training_loop(folder, settings_, iterations, hooks());
-    if (result.signal == 0) finish(iterations);
-    return finish_after(result, folder, "ppo");
+    throw_if_stop_requested();
+    folder.write_or_check_config(recorded_, hashes_);
+    for (const ModelInput* input : inputs()) folder.keep_input(input->file, input->copy);
+    return run_until_stopped(settings_, "ppo", [&] {
+      run_training_loop(folder, settings_, iterations, hooks());
+      finish(iterations);
+    });
   }
 
  private:
@@ -209,10 +216,10 @@ class PpoRun {
       reference_generator_.emplace(reference_model_->model(), reference_generator, *arena_);
   }
 
-  // From the copies in the run's folder, so that a resumed run meets the same reference.
   void read_all_weights() {
     const auto read = [&](const ModelInput& input, ModelInstance& model) {
-      read_weights(*run_.stream, folder_->keep_input(input.file, input.copy), model.units());
+      throw_if_stop_requested();
+      read_weights(*run_.stream, input.file, model.units());
     };
     read(actor_, *actor_model_);
     read(reward_, *reward_model_);
@@ -250,7 +257,7 @@ class PpoRun {
   StepHooks hooks() {
     StepHooks hooks;
     hooks.train = [this](int64_t step) { return train(step); };
-    if (!settings_.eval_data.empty()) hooks.evaluate = [this](int64_t) { return evaluate(); };
+    if (!settings_.eval_data.empty()) hooks.evaluate = [this](int64_t step) { return evaluate(step); };
     hooks.checkpoint_bytes = [this] { return trainer_->checkpoint_bytes(); };
     hooks.save = [this](Hdf5Writer& file, Json& state) {
       trainer_->save(file, state);
@@ -270,36 +277,43 @@ class PpoRun {
   }
 
   Json train(int64_t step) {
-    if (step == 1) write_samples(0);
+    if (step == 1 && settings_.eval_data.empty()) write_samples(0, trainer_->samples(kSamples));
     Json metrics = trainer_->iteration(step);
     const PpoTrainer::Timings& times = trainer_->timings();
-    const double seconds = times.generate + times.score + times.train;
+    const double seconds = times.generate + times.score + times.logprob + times.train;
     Json line = Json::object();
     line.set("step", step).set("time/generate", times.generate).set("time/score", times.score);
-    line.set("time/train", times.train).set("generated_tokens", times.generated_tokens);
+    line.set("time/logprob", times.logprob)
+        .set("time/train", times.train)
+        .set("generated_tokens", times.generated_tokens);
     line.set("sequences_per_s", static_cast<double>(settings_.rollouts) / seconds);
     folder_->timings(line);
     return metrics;
   }
 
-  Json evaluate() {
-    const Json metrics = trainer_->evaluate();
+  Json evaluate(int64_t step) {
+    std::vector<PpoTrainer::Sample> samples;
+    const Json metrics = trainer_->evaluate(kSamples, samples);
     const double score = metrics.at("eval/score").as_double();
     if (!best_score_ || score > *best_score_) {
       best_score_ = score;
       write(actor_.info, "best.h5", actor_model_->units());
     }
+    write_samples(step, samples);
     return metrics;
   }
 
-  void write_samples(int64_t step) {
+  void write_samples(int64_t step, const std::vector<PpoTrainer::Sample>& samples) {
     int64_t index = 0;
-    for (const PpoTrainer::Sample& sample : trainer_->samples(kSamples)) {
+    for (const PpoTrainer::Sample& sample : samples) {
       const Rollout& rollout = sample.rollout;
       Json line = Json::object();
-      line.set("step", step).set("index", index++).set("prompt", tokenizer_.decode_utf8(rollout.prompt()));
+      line.set("step", step).set("index", index++).set("record", rollout.record);
+      line.set("prompt", tokenizer_.decode_utf8(rollout.prompt()));
       line.set("response", tokenizer_.decode_utf8(rollout.response())).set("score", rollout.score);
-      line.set("kl", sample.kl).set("tokens", rollout.response_length()).set("terminated", rollout.terminated);
+      if (sample.judge_score) line.set("judge_score", *sample.judge_score);
+      line.set("kl", sample.kl).set("length", rollout.response_length());
+      line.set("finish", std::string(finish_name(rollout.terminated ? Finish::end : Finish::length)));
       folder_->sample(line);
     }
   }
@@ -313,7 +327,7 @@ class PpoRun {
   }
 
   void finish(int64_t iterations) {
-    write_samples(iterations);
+    if (settings_.eval_data.empty()) write_samples(iterations, trainer_->samples(kSamples));
     write(actor_.info, "model.h5", actor_model_->units());
     ModelInfo critic = critic_.info;
     critic.affine = affine_of(critic_);
@@ -346,6 +360,8 @@ class PpoRun {
 
 }  // namespace
 
-int run_ppo(const PpoSettings& settings, const Json& recorded) { return PpoRun(settings, recorded).run(); }
+int run_ppo(const PpoSettings& settings, const Json& recorded) {
+  return run_with_signals([&] { return PpoRun(settings, recorded).run(); });
+}
 
 }  // namespace tercet

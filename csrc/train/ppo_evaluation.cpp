@@ -52,6 +52,11 @@ void PpoTrainer::prepare_reference_responses(std::span<const Prompt* const> prom
 }
 
 Json PpoTrainer::evaluate() {
+  std::vector<Sample> none;
+  return evaluate(0, none);
+}
+
+Json PpoTrainer::evaluate(size_t sample_count, std::vector<Sample>& samples) {
   const ProfileScope scope(stream_, "evaluate");
   TERCET_REQUIRE(!data_.eval_prompts.empty(), "there are no evaluation prompts");
   const std::vector<const Prompt*> prompts = first_prompts(data_.eval_prompts, data_.eval_prompts.size());
@@ -66,6 +71,10 @@ Json PpoTrainer::evaluate() {
   const std::vector<double> scores = scores_of(rollouts);
   Experience x = make_experience(std::move(rollouts));
   compute_log_probs(x);
+  for (size_t b = 0; b < std::min(sample_count, x.rollouts.size()); ++b) {
+    samples.push_back({x.rollouts[b], x.kl(b), {}});
+    if (models_.judge != nullptr) samples.back().judge_score = judge_scores[b];
+  }
 
   MetricTable table;
   add_objective_metrics(table, x, reward_scale(), communicator_);
@@ -89,13 +98,12 @@ Json PpoTrainer::evaluate() {
 }
 
 std::vector<PpoTrainer::Sample> PpoTrainer::samples(size_t count) {
-  const std::vector<Prompt>& source = data_.eval_prompts.empty() ? data_.prompts : data_.eval_prompts;
-  std::vector<Rollout> rollouts = respond(models_.generator, first_prompts(source, count), kEvaluationSite);
+  std::vector<Rollout> rollouts = respond(models_.generator, first_prompts(data_.prompts, count), kEvaluationSite);
   score(models_.reward, rollouts);
   Experience x = make_experience(std::move(rollouts));
   compute_log_probs(x);
   std::vector<Sample> result;
-  for (size_t b = 0; b < x.rollouts.size(); ++b) result.push_back({x.rollouts[b], x.kl(b)});
+  for (size_t b = 0; b < x.rollouts.size(); ++b) result.push_back({x.rollouts[b], x.kl(b), {}});
   return result;
 }
 

@@ -135,7 +135,8 @@ void add_objective_metrics(MetricTable& table, const Experience& x, const Reward
 void add_response_metrics(MetricTable& table, std::span<const Rollout> rollouts) {
   const auto responses = static_cast<double>(rollouts.size());
   double length = 0, terminated = 0, terminated_length = 0, empty = 0, prompt = 0;
-  double shortest = std::numeric_limits<double>::infinity(), longest = -shortest, longest_prompt = -shortest;
+  double shortest = std::numeric_limits<double>::infinity(), longest = -shortest;
+  double shortest_prompt = shortest, longest_prompt = -shortest;
   for (const Rollout& rollout : rollouts) {
     const auto tokens = static_cast<double>(rollout.response_length());
     length += tokens;
@@ -145,6 +146,7 @@ void add_response_metrics(MetricTable& table, std::span<const Rollout> rollouts)
     terminated_length += rollout.terminated ? tokens : 0;
     empty += rollout.terminated && rollout.response_length() == 1 ? 1 : 0;
     prompt += static_cast<double>(rollout.prompt_length);
+    shortest_prompt = std::min(shortest_prompt, static_cast<double>(rollout.prompt_length));
     longest_prompt = std::max(longest_prompt, static_cast<double>(rollout.prompt_length));
   }
   table.mean("response/len_mean", length, responses);
@@ -156,6 +158,7 @@ void add_response_metrics(MetricTable& table, std::span<const Rollout> rollouts)
   table.mean("response/empty_rate", empty, responses);
   add_repetition(table, rollouts);
   table.mean("prompt/len_mean", prompt, responses);
+  table.minimum("prompt/len_min", shortest_prompt);
   table.maximum("prompt/len_max", longest_prompt);
 }
 

@@ -59,7 +59,7 @@ void add_objective_metrics(MetricTable& table, const Experience& experience, con
 // response/eos_rate, truncated_rate; empty_rate: nothing but the final id 2
 // response/repetition: share of 3-grams that repeat an earlier one of their response; distinct_2: share of distinct
 // 2-grams; both are means over responses long enough to have one
-// prompt/len_mean, len_max
+// prompt/len_mean, len_min, len_max
 void add_response_metrics(MetricTable& table, std::span<const Rollout> rollouts);
 
 // rollout/probs_diff_mean, max, pearson: |p_decode - p_train| of the sampled tokens, and the correlation of the two

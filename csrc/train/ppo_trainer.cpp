@@ -9,6 +9,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/ppo.h"
 #include "store/hdf5_file.h"
+#include "train/signals.h"
 
 namespace tercet {
 namespace {
@@ -110,7 +111,11 @@ std::vector<Rollout> PpoTrainer::respond(Generator& generator, std::span<const P
   std::vector<GenerationRequest> requests;
   for (const Prompt* prompt : prompts)
     requests.push_back({.prompt = prompt->ids, .sample = prompt->sample, .max_new_tokens = settings_.max_new_tokens});
-  std::vector<Generation> generations = generator.generate(stream_, requests, sampling(site));
+  const auto stop_check = [](size_t, std::span<const int32_t>) {
+    throw_if_stop_requested();
+    return false;
+  };
+  std::vector<Generation> generations = generator.generate(stream_, requests, sampling(site), stop_check);
   std::vector<Rollout> rollouts;
   for (size_t i = 0; i < prompts.size(); ++i) {
     Generation& generation = generations[i];
@@ -161,6 +166,7 @@ std::vector<Rollout> PpoTrainer::draw_rollouts(int64_t step) {
 
 void PpoTrainer::compute_log_probs(Experience& x) {
   for (const RolloutBatch& batch : rollout_batches(x.rollouts, models_.actor.options().capacity)) {
+    throw_if_stop_requested();
     const auto actor = models_.actor.log_probs(batch.batch, batch.rows, settings_.temperature);
     batch.scatter(x, actor.log_probs, x.log_probs);
     batch.scatter(x, actor.entropies, x.entropies);
@@ -177,6 +183,7 @@ void PpoTrainer::compute_log_probs(Experience& x) {
 void PpoTrainer::compute_values(Experience& x) {
   const ScoreAffine& scale = models_.critic_affine;
   for (const RolloutBatch& batch : rollout_batches(x.rollouts, models_.critic.options().capacity)) {
+    throw_if_stop_requested();
     std::vector<double> values = models_.critic.scores(batch.batch, batch.rows.rows);
     for (double& value : values) {
       value = (value - scale.mean) / scale.sd;
@@ -283,9 +290,12 @@ Json PpoTrainer::iteration(int64_t step) {
   }
   Experience experience;
   {
-    const Timer timer(timings_.score);
     const ProfileScope scope(stream_, "score");
-    score(models_.reward, rollouts);
+    {
+      const Timer timer(timings_.score);
+      score(models_.reward, rollouts);
+    }
+    const Timer timer(timings_.logprob);
     experience = make_experience(std::move(rollouts));
     compute_log_probs(experience);
     compute_values(experience);

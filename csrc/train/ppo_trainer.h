@@ -57,20 +57,25 @@ class PpoTrainer {
   PpoTrainer(const PpoSettings& settings, const PpoModels& models, PpoData data, int64_t iterations, Arena& arena,
              Stream& stream, Communicator& communicator);
 
-  // Iteration `step` (from 1); returns its metrics. Throws Error(Fault::run): a score that is not finite (it names the
+  // Iteration `step` (from 1); returns its metrics. Throws Interrupted when a stop is asked for before the updates
+  // begin: then nothing has changed. Throws Error(Fault::run): a score that is not finite (it names the
   // response), a breach of the checks of the first iteration, too many skipped steps in a row.
   Json iteration(int64_t step);
 
-  // Metrics "eval/..." on the evaluation prompts with fixed noise. Changes nothing in training. The reference's
-  // responses are drawn and scored at the first call.
-  Json evaluate();
-
-  // Responses of the actor to the first `count` evaluation prompts (training prompts where there are none), with the
-  // noise of evaluation.
+  // A response of the actor.
   struct Sample {
     Rollout rollout;
     double kl = 0;
+    std::optional<double> judge_score;
   };
+
+  // Metrics "eval/..." on the evaluation prompts with fixed noise. Changes nothing in training. The reference's
+  // responses are drawn and scored at the first call. The first `sample_count` responses are added to `samples`. Throws
+  // Interrupted when a stop is asked for.
+  Json evaluate(size_t sample_count, std::vector<Sample>& samples);
+  Json evaluate();
+
+  // Responses to the first `count` training prompts, with the noise of evaluation.
   std::vector<Sample> samples(size_t count);
 
   // Called with the experience of each iteration after GAE and whitening, before the updates; may change it. For
@@ -80,7 +85,7 @@ class PpoTrainer {
 
   // Seconds of the latest iteration.
   struct Timings {
-    double generate = 0, score = 0, train = 0;
+    double generate = 0, score = 0, logprob = 0, train = 0;  // logprob: values and advantages among it
     int64_t generated_tokens = 0;
   };
   const Timings& timings() const { return timings_; }

@@ -9,6 +9,7 @@ namespace tercet {
 namespace {
 
 constexpr int kSplitShare = 1;
+constexpr size_t kTrainingSamples = 1000;              // where nothing is held out
 constexpr uint64_t kShuffleLabelsSite = ~uint64_t{0};  // apart from the epochs' sites
 
 int32_t first_difference(const PreferencePair& pair) {
@@ -146,7 +147,7 @@ class RewardRun final : public SupervisedRun {
     return metrics;
   }
 
-  Json evaluate() override {
+  Json evaluate(bool last, std::vector<Json>& samples) override {
     const PairScores scores = score_pairs(*model_, held_out_.pairs, limits_);
     const RewardFigures figures = reward_figures(scores, held_out_.pairs);
     const Interval interval = figures.accuracy_interval();
@@ -155,12 +156,15 @@ class RewardRun final : public SupervisedRun {
     metrics.set("eval/accuracy_low", interval.low).set("eval/accuracy_high", interval.high);
     metrics.set("eval/ties", figures.ties).set("eval/margin", figures.margin_mean).set("eval/pairs", figures.pairs);
     metrics.set("eval/shorter_wins", figures.shorter_wins);
+    if (last) add_samples(held_out_.pairs, scores, held_out_.pairs.size(), samples);
     return metrics;
   }
 
   // Mean and standard deviation of the scores on all training answers, which PPO normalises by.
-  void complete(ModelInfo& info) override {
-    info.affine = score_affine(score_pairs(*model_, data_.pairs, limits_));
+  void complete(ModelInfo& info, std::vector<Json>& samples) override {
+    const PairScores scores = score_pairs(*model_, data_.pairs, limits_);
+    if (!has_held_out()) add_samples(data_.pairs, scores, kTrainingSamples, samples);
+    info.affine = score_affine(scores);
     if (!(info.affine->sd > 0))
       fail_run("all training answers have one score", command_, "train for longer or with a higher --lr");
     log::info("scores of the training answers: mean {:.4f}, standard deviation {:.4f}", info.affine->mean,
@@ -172,23 +176,31 @@ class RewardRun final : public SupervisedRun {
                        metrics.at("rm/acc").as_double(), metrics.at("rm/margin_mean").as_double());
   }
 
-  // Figures of the held-out pairs, or of the training pairs when there are none.
-  ReportExtras report_extras() override {
+  // The first `count` pairs with their scores.
+  void add_samples(const std::vector<PreferencePair>& pairs, const PairScores& scores, size_t count,
+                   std::vector<Json>& samples) const {
+    for (size_t i = 0; i < std::min(count, pairs.size()); ++i) {
+      const PreferencePair& pair = pairs[i];
+      const auto prompt = static_cast<size_t>(pair.chosen.prompt_length);
+      const auto text = [&](const Sequence& sequence, size_t begin, size_t end) {
+        return tokenizer_.decode_utf8(std::span(sequence.ids).subspan(begin, end - begin));
+      };
+      Json sample = Json::object();
+      sample.set("index", static_cast<int64_t>(i)).set("record", pair.record).set("held_out", has_held_out());
+      sample.set("prompt", text(pair.chosen, 0, prompt));
+      sample.set("chosen", text(pair.chosen, prompt, pair.chosen.ids.size()));
+      sample.set("rejected", text(pair.rejected, prompt, pair.rejected.ids.size()));
+      sample.set("chosen_score", scores.chosen[i]).set("rejected_score", scores.rejected[i]);
+      sample.set("margin", scores.chosen[i] - scores.rejected[i]);
+      sample.set("chosen_length", pair.chosen.answer_length()).set("rejected_length", pair.rejected.answer_length());
+      samples.push_back(std::move(sample));
+    }
+  }
+
+  HtmlTable records_table() const override {
     const std::pair<std::string, const DropCounts*> sources[] = {{"training", &data_.drops},
                                                                  {"held out", &held_out_.drops}};
-    ReportExtras extras;
-    extras.tables.push_back(dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1)));
-    const std::vector<PreferencePair>& pairs = has_held_out() ? held_out_.pairs : data_.pairs;
-    const PairScores scores = score_pairs(*model_, pairs, limits_);
-    std::vector<double> margins;
-    std::vector<std::pair<double, double>> chosen, rejected;
-    for (size_t i = 0; i < pairs.size(); ++i) {
-      margins.push_back(scores.chosen[i] - scores.rejected[i]);
-      chosen.emplace_back(static_cast<double>(pairs[i].chosen.answer_length()), scores.chosen[i]);
-      rejected.emplace_back(static_cast<double>(pairs[i].rejected.answer_length()), scores.rejected[i]);
-    }
-    extras.figures = {margin_histogram(margins), accuracy_by_margin(margins), score_against_length(chosen, rejected)};
-    return extras;
+    return dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1));
   }
 
   bool token_loss_;
@@ -199,6 +211,8 @@ class RewardRun final : public SupervisedRun {
 
 }  // namespace
 
-int run_reward(const RewardSettings& settings, const Json& recorded) { return RewardRun(settings, recorded).run(); }
+int run_reward(const RewardSettings& settings, const Json& recorded) {
+  return run_with_signals([&] { return RewardRun(settings, recorded).run(); });
+}
 
 }  // namespace tercet

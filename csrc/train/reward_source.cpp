@@ -1,6 +1,7 @@
 #include "train/reward_source.h"
 
 #include "train/model_instance.h"
+#include "train/signals.h"
 
 namespace tercet {
 namespace {
@@ -33,6 +34,7 @@ class ModelReward final : public RewardSource {
     const BatchCapacity& capacity = model_.options().capacity;
     std::vector<double> scores;
     for (const auto& [begin, end] : cut_micro_batches(lengths, capacity.tokens, capacity.sequences)) {
+      throw_if_stop_requested();
       const auto part = score_batch(responses.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       scores.insert(scores.end(), part.begin(), part.end());
     }

@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/temporary_path.h"
 #include "train/tensorboard.h"
 #include "train/toml.h"
 #include "train/version.h"
@@ -24,6 +26,7 @@ namespace {
 
 constexpr const char* kConfig = "config.toml";
 constexpr const char* kLock = ".lock";
+constexpr const char* kReport = "report.html";
 constexpr std::array kLogs = {"metrics.jsonl", "timings.jsonl", "samples.jsonl"};
 constexpr const char* kEvents = "tensorboard/events.out.tfevents.tercet";
 
@@ -32,38 +35,23 @@ constexpr std::array kRunFiles = {"config.toml",   "model.h5",      "best.h5",  
                                   "metrics.jsonl", "timings.jsonl", "samples.jsonl", "report.html", "products.json",
                                   "inputs",        "checkpoints",   "logs",          "tensorboard"};
 
-bool may_differ(const std::string& setting) {
-  static const std::set<std::string> names = {"steps", "epochs",    "eval-every",  "save-every",
-                                              "keep",  "log-every", "tensorboard", "threads"};
-  return names.contains(setting);
-}
-
 bool is_run_file(const std::string& name) {
   return name == kLock || std::ranges::find(kRunFiles, name) != kRunFiles.end() ||
          name.find(".partial-") != std::string::npos;
 }
 
-// Opens the lock file and locks it; throws when another process holds it.
-int lock_folder(const std::string& folder) {
-  const std::string path = folder + "/" + kLock;
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) fail_errno("cannot create the run's lock", path);
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
-  const int error = errno;
-  ::close(fd);
-  errno = error;
-  if (error == EWOULDBLOCK)
-    fail_input("the run folder is in use by another process", folder, "wait for it or use another --out");
-  fail_errno("cannot lock the run folder", path);
-}
-
-bool holds_run(const std::string& folder) { return fs::exists(folder + "/" + kConfig); }
-
 [[noreturn]] void fail_no_run(const std::string& folder) {
   fail_input("the folder holds no run to resume", folder, "leave --resume out to start one");
 }
 
-void create_folder(const std::string& path) {
+// The outermost folder on the way to `path` that does not exist; empty when it exists.
+fs::path outermost_missing(const fs::path& path) {
+  fs::path missing;
+  for (fs::path folder = path; !folder.empty() && !fs::exists(folder); folder = folder.parent_path()) missing = folder;
+  return missing;
+}
+
+void create_output_folder(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) fail_input("cannot create the run folder: " + error.message(), path, "give another --out");
@@ -94,25 +82,9 @@ std::string config_text(const RunRecord& record) {
   return text;
 }
 
-// Names in either object whose values differ.
-std::vector<std::string> differing(const Json& a, const Json& b) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : a.as_object())
-    if (const Json* other = b.find(name); other == nullptr || *other != value) names.push_back(name);
-  for (const auto& [name, value] : b.as_object())
-    if (a.find(name) == nullptr) names.push_back(name);
-  return names;
-}
-
-std::string dump(const Json* value) { return value == nullptr ? "nothing" : value->dump(); }
-
-std::string was_and_is(const std::string& name, const Json& before, const Json& now) {
-  return fmt::format("{} was {} and is {}", name, dump(before.find(name)), dump(now.find(name)));
-}
-
 void check_resumed(const RunRecord& before, const RunRecord& now, const std::string& folder) {
   for (const std::string& name : differing(before.settings, now.settings))
-    if (!may_differ(name))
+    if (!is_length(name) && !is_cadence(name))
       fail_input("a resumed run keeps its settings: --" + was_and_is(name, before.settings, now.settings), folder,
                  "leave the flag out, or start another run");
   for (const std::string& name : differing(before.input_hashes, now.input_hashes))
@@ -122,6 +94,65 @@ void check_resumed(const RunRecord& before, const RunRecord& now, const std::str
 }
 
 }  // namespace
+
+OutputFolder::OutputFolder(const std::string& path) : path_(path), first_created_(outermost_missing(path).string()) {
+  create_output_folder(path);
+  lock_created_ = !fs::exists(path + "/" + kLock);
+  lock();
+}
+
+void OutputFolder::lock() {
+  const std::string path = path_ + "/" + kLock;
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail_errno("cannot create the run's lock", path);
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  const int error = errno;
+  ::close(fd_);
+  errno = error;
+  if (error == EWOULDBLOCK)
+    fail_input("the run folder is in use by another process", path_, "wait for it or use another --out");
+  fail_errno("cannot lock the run folder", path);
+}
+
+OutputFolder::~OutputFolder() {
+  if (!kept_) undo();
+  ::close(fd_);
+}
+
+void OutputFolder::undo() const {
+  std::error_code ignored;
+  if (lock_created_) fs::remove(fs::path(path_) / kLock, ignored);
+  if (first_created_.empty()) return;
+  for (fs::path folder = path_; fs::remove(folder, ignored) && folder != first_created_;) folder = folder.parent_path();
+}
+
+std::vector<std::string> differing(const Json& before, const Json& now) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : before.as_object())
+    if (const Json* other = now.find(name); other == nullptr || *other != value) names.push_back(name);
+  for (const auto& [name, value] : now.as_object())
+    if (before.find(name) == nullptr) names.push_back(name);
+  return names;
+}
+
+std::string was_and_is(const std::string& name, const Json& before, const Json& now) {
+  const auto text = [&](const Json* value) { return value == nullptr ? "nothing" : value->dump(); };
+  return fmt::format("{} was {} and is {}", name, text(before.find(name)), text(now.find(name)));
+}
+
+bool is_length(const std::string& setting) { return setting == "steps" || setting == "epochs"; }
+
+bool is_cadence(const std::string& setting) {
+  static const std::set<std::string> names = {"eval-every", "save-every",  "keep",
+                                              "log-every",  "tensorboard", "threads"};
+  return names.contains(setting);
+}
+
+bool holds_run(const std::string& folder) { return fs::exists(folder + "/" + kConfig); }
+
+bool holds_finished_run(const std::string& folder) {
+  return holds_run(folder) && fs::exists(folder + "/" + kReport) && fs::exists(folder + "/model.h5");
+}
 
 bool is_run_record_table(const std::string& table) { return table == "run" || table == "inputs"; }
 
@@ -177,9 +208,10 @@ struct RunFolder::State {
   };
 
   RunFolderOptions options;
-  int lock = -1;
+  std::optional<OutputFolder> folder;
   std::array<Log, kLogs.size()> logs;
   Log events;  // without a path: not asked for
+  bool begun = false;
 
   Log& log(const char* name) {
     const auto found = std::ranges::find_if(kLogs, [&](const char* known) { return std::string_view(known) == name; });
@@ -196,39 +228,45 @@ struct RunFolder::State {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   }
 
+  // Deletes the old run under --overwrite, what says that it is finished under --resume, and creates what every run
+  // has.
+  void begin() {
+    if (begun) return;
+    begun = true;
+    folder->keep();
+    const std::string& path = options.path;
+    if (options.resume)
+      fs::remove(path + "/" + kReport);
+    else
+      delete_run(path);
+    for (const char* name : {"inputs", "checkpoints", "logs"}) create_output_folder(path + "/" + name);
+    if (options.tensorboard) create_output_folder(path + "/tensorboard");
+    log::open_file(path + "/logs/rank-000.log");
+  }
+
   ~State() {
     for (Log& log : logs)
       if (log.file != nullptr) std::fclose(log.file);
     if (events.file != nullptr) std::fclose(events.file);
-    if (lock >= 0) ::close(lock);
   }
 };
 
 RunFolder::RunFolder(const RunFolderOptions& options) : state_(std::make_unique<State>()) {
   state_->options = options;
-  const std::string& path = options.path;
-  if (!options.resume) create_folder(path);
-  if (!holds_run(path)) {
-    if (options.resume) fail_no_run(path);
-    require_no_strange_files(path);
-  }
-  state_->lock = lock_folder(path);
+  std::string& path = state_->options.path;
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  if (options.resume && !holds_run(path)) fail_no_run(path);
+  state_->folder.emplace(path);
+  if (!holds_run(path)) require_no_strange_files(path);
   if (holds_run(path) && !options.resume && !options.overwrite)
     fail_input("the folder holds a run already", path, "give --resume, --overwrite or another --out");
   if (options.resume) {
     const std::string step = read_run_record(path).step;
     if (step != options.step)
       fail_input(fmt::format("the folder holds a run of {}", step), path, "resume it with that command");
-  } else {
-    delete_run(path);
   }
-  for (const char* folder : {"inputs", "checkpoints", "logs"}) create_folder(path + "/" + folder);
   for (size_t i = 0; i < kLogs.size(); ++i) state_->logs[i].path = file(kLogs[i]);
-  if (options.tensorboard) {
-    create_folder(path + "/tensorboard");
-    state_->events.path = file(kEvents);
-  }
-  log::open_file(file("logs/rank-000.log"));
+  if (options.tensorboard) state_->events.path = file(kEvents);
 }
 
 RunFolder::~RunFolder() { log::close_file(); }
@@ -237,9 +275,15 @@ const std::string& RunFolder::path() const { return state_->options.path; }
 
 std::string RunFolder::file(const std::string& name) const { return path() + "/" + name; }
 
-void RunFolder::write_or_check_config(const Json& settings, const Json& input_hashes) {
+void RunFolder::check_config(const Json& settings, const Json& input_hashes) const {
   const RunRecord now{state_->options.step, tercet_version(), settings, input_hashes};
   if (state_->options.resume) check_resumed(read_run_record(path()), now, path());
+}
+
+void RunFolder::write_or_check_config(const Json& settings, const Json& input_hashes) {
+  check_config(settings, input_hashes);
+  state_->begin();
+  const RunRecord now{state_->options.step, tercet_version(), settings, input_hashes};
   write_file_atomically(file(kConfig), config_text(now));
 }
 
@@ -249,13 +293,10 @@ std::string RunFolder::keep_input(const std::string& source, const std::string& 
   std::error_code error;
   fs::create_hard_link(fs::canonical(source, error), target, error);
   if (!error) return target;
-  const std::string temporary = temporary_name(target);
-  fs::copy_file(source, temporary, fs::copy_options::overwrite_existing, error);
-  if (error) {
-    fs::remove(temporary);
-    fail_run("cannot keep a copy of the input: " + error.message(), source, "free space on the disk of --out");
-  }
-  publish_file(temporary, target);
+  TemporaryPath temporary(target, PathKind::file);
+  fs::copy_file(source, temporary.path(), fs::copy_options::overwrite_existing, error);
+  if (error) fail_run("cannot keep a copy of the input: " + error.message(), source, "free space on the disk of --out");
+  temporary.publish();
   return target;
 }
 

@@ -3,10 +3,39 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 
 namespace tercet {
+
+// A folder for results, which keeps other processes out while it lives: flock on FOLDER/.lock.
+class OutputFolder {
+ public:
+  // Creates it, and those above it, where it is missing. Throws Error(Fault::input) that names --out when that fails,
+  // and when another process holds it.
+  explicit OutputFolder(const std::string& path);
+  // Removes what was created, when nothing else is there, unless keep() was called.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  void keep() { kept_ = true; }
+
+ private:
+  void lock();
+  void undo() const;
+
+  std::string path_;
+  std::string first_created_;  // the outermost folder that was created; empty: none
+  bool lock_created_ = false;
+  bool kept_ = false;
+  int fd_ = -1;
+};
+
+// Names in either object whose values differ, and "NAME was 1 and is 2" about one of them.
+std::vector<std::string> differing(const Json& before, const Json& now);
+std::string was_and_is(const std::string& name, const Json& before, const Json& now);
 
 struct RunFolderOptions {
   std::string path;
@@ -16,13 +45,14 @@ struct RunFolderOptions {
   bool tensorboard = false;  // metrics and timings also go to RUN/tensorboard/events.out.tfevents.tercet
 };
 
-// An open run folder. Holds a lock on it (flock on RUN/.lock) and sends messages to RUN/logs/rank-000.log while it
-// lives. Not for concurrent use.
+// An open run folder. Holds a lock on it (flock on RUN/.lock) while it lives. It changes nothing in the folder, and
+// leaves nothing when it is destroyed, until write_or_check_config() begins the run; from then on messages go to
+// RUN/logs/rank-000.log. Not for concurrent use.
 class RunFolder {
  public:
   // Creates the folder, or opens it under --resume / --overwrite. Throws Error(Fault::input): it holds a run and
   // neither flag is given; --resume without a run, or a run of another step; it holds files but no run; in use by
-  // another process. --overwrite deletes the files of a run and leaves all others.
+  // another process.
   explicit RunFolder(const RunFolderOptions& options);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -31,10 +61,13 @@ class RunFolder {
   const std::string& path() const;
   std::string file(const std::string& name) const;  // path + "/" + name
 
-  // Writes config.toml: every setting (flag name, value), the hash of every input file, the version. On a resumed run
-  // compares instead: settings may differ only in lengths, cadences and logs (steps, epochs, eval-every, save-every,
-  // keep, log-every, tensorboard, threads); other differences and other input hashes are an Error(Fault::input) that
-  // names them. What differs and may is written to config.toml. `input_hashes` is {name: hash}.
+  // On a resumed run compares with its config.toml: settings may differ only in lengths, cadences and logs (steps,
+  // epochs, eval-every, save-every, keep, log-every, tensorboard, threads); other differences and other input hashes
+  // are an Error(Fault::input) that names them. `input_hashes` is {name: hash}.
+  void check_config(const Json& settings, const Json& input_hashes) const;
+
+  // check_config(), then begins the run: --overwrite deletes the files of the old one and leaves all others, and
+  // config.toml is written: every setting (flag name, value), the hash of every input file, the version.
   void write_or_check_config(const Json& settings, const Json& input_hashes);
 
   // Keeps what resuming needs: a hard link to `source`, or a copy across file systems, under inputs/<name>. Returns its
@@ -70,15 +103,17 @@ struct RunRecord {
 // Throws Error(Fault::input) when the folder holds no run or its config.toml cannot be read.
 RunRecord read_run_record(const std::string& folder);
 
+// Whether the folder holds a run, begun or finished.
+bool holds_run(const std::string& folder);
+
+// Whether a run has come to its end, which writing its report is.
+bool holds_finished_run(const std::string& folder);
+
+// The settings that a resumed run may change: its length, and cadences, logs and threads.
+bool is_length(const std::string& setting);
+bool is_cadence(const std::string& setting);
+
 // Whether a table of config.toml belongs to the record and not to the settings.
 bool is_run_record_table(const std::string& table);
-
-// Signals: SIGINT and SIGTERM ask for a stop at the end of the optimiser step (a second one exits at once with 128 +
-// its number), SIGUSR1 too. Install once per training command.
-void install_signal_handlers();
-// 0, or the signal that asked for a stop; the latest one when SIGUSR1 was followed by another.
-int stop_signal();
-// Exit code after a graceful stop: 130, 143, or 0 for SIGUSR1.
-int stop_exit_code(int signal);
 
 }  // namespace tercet

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "device/gpu_stream.h"
+#include "train/signals.h"
 
 namespace tercet {
 
@@ -99,6 +100,7 @@ std::unique_ptr<Arena> allocate_plan(Device& device, const std::vector<std::vect
 Json input_hashes(const std::vector<std::string>& data_paths, const std::vector<std::string>& model_paths) {
   Json hashes = Json::object();
   for (const std::string& text : data_paths) {
+    throw_if_stop_requested();
     const std::string path = parse_data_path(text).path;
     hashes.set(path, hash_file(path));
   }
@@ -106,15 +108,37 @@ Json input_hashes(const std::vector<std::string>& data_paths, const std::vector<
   return hashes;
 }
 
+std::string recorded_name(const CommonSettings& settings, const std::string& path) {
+  const auto found = settings.recorded_names.find(path);
+  return found == settings.recorded_names.end() ? path : found->second;
+}
+
 std::string resumed_input(const CommonSettings& settings, const std::string& path, const std::string& name) {
   const std::string kept = settings.out + "/inputs/" + name;
   return settings.resume && std::filesystem::exists(kept) ? kept : path;
 }
 
-int finish_after(const LoopResult& result, const RunFolder& folder, const std::string& command) {
-  if (result.signal == 0) return 0;
-  log::info("to go on: tercet {} --resume --out {}", command, folder.path());
-  return stop_exit_code(result.signal);
+int run_with_signals(const std::function<int()>& body) {
+  install_signal_handlers();
+  try {
+    return body();
+  } catch (const Interrupted& stop) {
+    log::info("stopped before the run began; the same command starts it");
+    return stop_exit_code(stop.signal());
+  }
+}
+
+int run_until_stopped(const CommonSettings& settings, const std::string& command, const std::function<void()>& body) {
+  try {
+    body();
+    if (stop_signal() != 0) log::info("the run is complete");
+    return stop_exit_code(stop_signal());
+  } catch (const Interrupted& stop) {
+    log::info("to go on: {}", settings.resume_command.empty()
+                                  ? fmt::format("tercet {} --resume --out {}", command, settings.out)
+                                  : settings.resume_command);
+    return stop_exit_code(stop.signal());
+  }
 }
 
 bool StepGuard::accept(Stream& stream, std::span<const double> losses, std::span<const Gradients> gradients) {

@@ -2,6 +2,7 @@
 // plan.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,12 +77,20 @@ std::unique_ptr<Arena> allocate_plan(Device& device, const std::vector<std::vect
 // {path: hash} of files for config.toml.
 Json input_hashes(const std::vector<std::string>& data_paths, const std::vector<std::string>& model_paths);
 
+// What the run's record calls an input file.
+std::string recorded_name(const CommonSettings& settings, const std::string& path);
+
 // Where a resumed run reads an input: the copy that the run keeps as inputs/<name> when there is one, so that the
 // original may be gone; `path` itself otherwise.
 std::string resumed_input(const CommonSettings& settings, const std::string& path, const std::string& name);
 
-// Tells the terminal how to go on after a stop and returns the exit code (0 when no signal stopped the loop).
-int finish_after(const LoopResult& result, const RunFolder& folder, const std::string& command);
+// Runs a training command with its signal handlers (signals.h) and returns its exit code: what `body` returns, or that
+// of a stop before the run began, of which nothing is left.
+int run_with_signals(const std::function<int()>& body);
+
+// Runs what follows once a run has begun, its loop and its last files. Returns the exit code: 0, or that of a stop,
+// after telling the terminal how to go on.
+int run_until_stopped(const CommonSettings& settings, const std::string& command, const std::function<void()>& body);
 
 // Lets an optimiser step be taken unless a loss or a gradient is not finite; then counts a skip and says which tensor.
 // A gradient that fp16 may have overflowed lowers its loss scale; any other skip counts, and the run ends with an

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -53,6 +54,10 @@ struct CommonSettings {
   bool tensorboard = false;
   bool resume = false;
   bool overwrite = false;
+
+  // Not flags; `rlhf` sets them for the steps that it runs.
+  std::string resume_command;                         // printed after a stop; empty: that of the step itself
+  std::map<std::string, std::string> recorded_names;  // what the run's record calls files; others go by their paths
 };
 
 struct SftSettings : CommonSettings {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "base/log.h"
@@ -7,6 +8,7 @@ namespace tercet {
 namespace {
 
 constexpr int kSplitShare = 0;
+constexpr size_t kSamples = 20;
 
 class SftRun final : public SupervisedRun {
  public:
@@ -68,26 +70,35 @@ class SftRun final : public SupervisedRun {
     return metrics;
   }
 
-  Json evaluate() override {
+  Json evaluate(bool, std::vector<Json>& samples) override {
     const LanguageModelFigures figures = evaluate_language_model(*model_, held_out_.sequences, all_tokens_, limits_);
     Json metrics = Json::object();
     metrics.set("eval/loss", figures.loss).set("eval/ppl", figures.perplexity()).set("eval/tokens", figures.tokens);
+    metrics.set("eval/entropy", figures.entropy);
+    for (size_t i = 0; i < std::min(kSamples, held_out_.sequences.size()); ++i) {
+      const Sequence& sequence = held_out_.sequences[i];
+      const std::span<const int32_t> ids = sequence.ids;
+      const auto prompt = static_cast<size_t>(sequence.prompt_length);
+      Json sample = Json::object();
+      sample.set("index", static_cast<int64_t>(i)).set("record", sequence.record);
+      sample.set("prompt", tokenizer_.decode_utf8(ids.first(prompt)));
+      sample.set("response", tokenizer_.decode_utf8(ids.subspan(prompt)));
+      samples.push_back(sample.set("loss", figures.losses[i]).set("length", sequence.answer_length()));
+    }
     return metrics;
   }
 
-  void complete(ModelInfo& info) override { info.affine.reset(); }
+  void complete(ModelInfo& info, std::vector<Json>&) override { info.affine.reset(); }
 
   std::string summary(const Json& metrics) const override {
     return fmt::format("loss {:.4f}  ppl {:.2f}", metrics.at("sft/loss").as_double(),
                        metrics.at("sft/ppl").as_double());
   }
 
-  ReportExtras report_extras() override {
+  HtmlTable records_table() const override {
     const std::pair<std::string, const DropCounts*> sources[] = {{"training", &data_.drops},
                                                                  {"held out", &held_out_.drops}};
-    ReportExtras extras;
-    extras.tables.push_back(dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1)));
-    return extras;
+    return dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1));
   }
 
   bool all_tokens_;
@@ -96,6 +107,8 @@ class SftRun final : public SupervisedRun {
 
 }  // namespace
 
-int run_sft(const SftSettings& settings, const Json& recorded) { return SftRun(settings, recorded).run(); }
+int run_sft(const SftSettings& settings, const Json& recorded) {
+  return run_with_signals([&] { return SftRun(settings, recorded).run(); });
+}
 
 }  // namespace tercet

@@ -1,14 +1,19 @@
+#include "train/signals.h"
+
 #include <unistd.h>
 
 #include <csignal>
+#include <string_view>
 
 #include "base/error.h"
-#include "train/run_folder.h"
 
 namespace tercet {
 namespace {
 
 volatile std::sig_atomic_t requested_stop = 0;
+
+constexpr std::string_view kNotice =
+    "\ntercet: stopping: the optimiser step is finished and saved; a second signal exits at once\n";
 
 void on_signal(int signal) {
   const int earlier = requested_stop;
@@ -18,12 +23,12 @@ void on_signal(int signal) {
   }
   if (earlier != 0 && earlier != SIGUSR1) ::_exit(128 + signal);
   requested_stop = signal;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kNotice.data(), kNotice.size());
 }
 
 }  // namespace
 
 void install_signal_handlers() {
-  requested_stop = 0;
   struct sigaction action = {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -34,6 +39,6 @@ void install_signal_handlers() {
 
 int stop_signal() { return requested_stop; }
 
-int stop_exit_code(int signal) { return signal == SIGUSR1 ? 0 : 128 + signal; }
+int stop_exit_code(int signal) { return signal == 0 || signal == SIGUSR1 ? 0 : 128 + signal; }
 
 }  // namespace tercet

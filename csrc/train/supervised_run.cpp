@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "device/profile_scope.h"
 #include "store/hdf5_file.h"
+#include "train/signals.h"
 
 namespace tercet {
 
@@ -21,7 +22,7 @@ SupervisedRun::SupervisedRun(const CommonSettings& settings, const Json& recorde
       guard_(settings.max_skips) {}
 
 int SupervisedRun::run() {
-  require_tokenizer_fits(tokenizer_, info_.config, model_path_);
+  throw_if_stop_requested();
   items_ = load_data();
   steps_.emplace(settings_, items_);
   order_.emplace(items_, settings_.seed);
@@ -31,28 +32,44 @@ int SupervisedRun::run() {
   std::vector<std::string> data_files = settings_.data;
   data_files.insert(data_files.end(), settings_.eval_data.begin(), settings_.eval_data.end());
   Json hashes = input_hashes(data_files, {});
-  hashes.set(model_path_, hash_file(weights_path_));
+  hashes.set(recorded_name(settings_, model_path_), hash_file(weights_path_));
+  folder.check_config(recorded_, hashes);
+  require_steps_left(folder, settings_, steps_->total_steps);
+  prepare();
+  throw_if_stop_requested();
   folder.write_or_check_config(recorded_, hashes);
-  prepare(folder.keep_input(weights_path_, "model.h5"));
+  folder.keep_input(weights_path_, "model.h5");
 
-  const LoopResult result = run_training_loop(folder, settings_, steps_->total_steps, hooks());
-  if (result.signal == 0) {
-    complete(info_);
-    info_.head = head_;
-    info_.provenance = Json::object();
-    info_.provenance.set("command", command_).set("settings", recorded_).set("inputs", hashes);
-    info_.dtype = statistics_dtype(run_.dtype);
-    write_model(*run_.stream, folder.file("model.h5"), info_, model_->units(), info_.dtype);
-    ReportExtras extras = report_extras();
-    extras.memory_plan = arena_->plan().table();
-    write_report(folder.path(), extras);
-    log::info("model: {}", folder.file("model.h5"));
-    log::info("report: {}", folder.file("report.html"));
-  }
-  return finish_after(result, folder, command_);
+  return run_until_stopped(settings_, command_, [&] {
+    run_training_loop(folder, settings_, steps_->total_steps, hooks(folder));
+    finish(folder, hashes);
+  });
 }
 
-void SupervisedRun::prepare(const std::string& weights) {
+void SupervisedRun::write_samples(RunFolder& folder, int64_t step, const std::vector<Json>& samples) {
+  for (const Json& sample : samples) {
+    Json line = Json::object();
+    line.set("step", step);
+    for (const auto& [name, value] : sample.as_object()) line.set(name, value);
+    folder.sample(line);
+  }
+}
+
+void SupervisedRun::finish(RunFolder& folder, const Json& hashes) {
+  std::vector<Json> samples;
+  complete(info_, samples);
+  write_samples(folder, steps_->total_steps, samples);
+  info_.head = head_;
+  info_.provenance = Json::object();
+  info_.provenance.set("command", command_).set("settings", recorded_).set("inputs", hashes);
+  info_.dtype = statistics_dtype(run_.dtype);
+  write_model(*run_.stream, folder.file("model.h5"), info_, model_->units(), info_.dtype);
+  write_report(folder.path(), {.tables = {records_table()}, .memory_plan = arena_->plan().table()});
+  log::info("model: {}", folder.file("model.h5"));
+  log::info("report: {}", folder.file("report.html"));
+}
+
+void SupervisedRun::prepare() {
   const int64_t tokens = micro_batch_tokens(settings_, largest_item());
   limits_ = {tokens, tokens};
   const ModelInstanceOptions options{.prefix = "model",
@@ -67,17 +84,20 @@ void SupervisedRun::prepare(const std::string& weights) {
   model_.emplace(options, *arena_, *run_.stream, *run_.communicator);
   take_own_slots();
   arena_->require_all_taken();
-  read_weights(*run_.stream, weights, model_->units(),
+  read_weights(*run_.stream, weights_path_, model_->units(),
                head_ == Head::scalar ? std::optional<uint64_t>(settings_.seed) : std::nullopt);
 }
 
-StepHooks SupervisedRun::hooks() {
+StepHooks SupervisedRun::hooks(RunFolder& folder) {
   StepHooks hooks;
   hooks.train = [this](int64_t step) { return train(step); };
   if (has_held_out())
-    hooks.evaluate = [this](int64_t) {
+    hooks.evaluate = [this, &folder](int64_t step) {
       const ProfileScope scope(*run_.stream, "evaluate");
-      return evaluate();
+      std::vector<Json> samples;
+      Json metrics = evaluate(step == steps_->total_steps, samples);
+      write_samples(folder, step, samples);
+      return metrics;
     };
   hooks.checkpoint_bytes = [this] { return model_->checkpoint_bytes(); };
   hooks.save = [this](Hdf5Writer& file, Json& state) {

@@ -29,12 +29,14 @@ class SupervisedRun {
   virtual int64_t largest_item() const = 0;
   // Accumulates the gradient of the mean loss over the items; returns the step's own metrics, the loss in `loss`.
   virtual Json accumulate(const std::vector<int64_t>& items, const DropoutOptions& dropout, double& loss) = 0;
-  virtual Json evaluate() = 0;
-  // Sets what the finished model's file says besides the weights.
-  virtual void complete(ModelInfo& info) = 0;
+  // Held-out metrics; lines for samples.jsonl (report_samples.h) without their step are added to `samples`. `last`: no
+  // training follows.
+  virtual Json evaluate(bool last, std::vector<Json>& samples) = 0;
+  // Sets what the finished model's file says besides the weights; adds to `samples` what no evaluation did.
+  virtual void complete(ModelInfo& info, std::vector<Json>& samples) = 0;
   virtual std::string summary(const Json& metrics) const = 0;
-  // Tables and figures of the report beyond the curves of metrics.jsonl.
-  virtual ReportExtras report_extras() = 0;
+  // What became of the records of each source.
+  virtual HtmlTable records_table() const = 0;
   // Memory of the loss itself, beside the model's; planned once limits_ are known.
   virtual std::vector<Slot> own_footprint() const { return {}; }
   virtual void take_own_slots() {}
@@ -54,8 +56,10 @@ class SupervisedRun {
   int64_t tokens_seen_ = 0;  // accumulate() adds to it
 
  private:
-  void prepare(const std::string& weights);
-  StepHooks hooks();
+  void prepare();
+  void finish(RunFolder& folder, const Json& hashes);
+  StepHooks hooks(RunFolder& folder);
+  static void write_samples(RunFolder& folder, int64_t step, const std::vector<Json>& samples);
   Json train(int64_t step);
 
   int64_t items_ = 0;

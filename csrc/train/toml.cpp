@@ -6,31 +6,13 @@
 #include <set>
 
 #include "base/error.h"
+#include "text/unicode.h"
 
 namespace tercet {
 namespace {
 
 bool is_bare_key_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-}
-
-void append_utf8(std::string& out, uint32_t code) {
-  const auto byte = [&](uint32_t value) { out += static_cast<char>(value); };
-  if (code < 0x80) {
-    byte(code);
-  } else if (code < 0x800) {
-    byte(0xC0 | (code >> 6));
-    byte(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    byte(0xE0 | (code >> 12));
-    byte(0x80 | ((code >> 6) & 0x3F));
-    byte(0x80 | (code & 0x3F));
-  } else {
-    byte(0xF0 | (code >> 18));
-    byte(0x80 | ((code >> 12) & 0x3F));
-    byte(0x80 | ((code >> 6) & 0x3F));
-    byte(0x80 | (code & 0x3F));
-  }
 }
 
 // Whether all of the text is a number that T holds.
@@ -44,7 +26,8 @@ class Parser {
  public:
   Parser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
-  std::vector<TomlEntry> document() {
+  void document() {
+    require_utf8();
     for (skip_blank_lines(); !at_end(); skip_blank_lines()) {
       if (peek() == '[')
         table();
@@ -52,12 +35,25 @@ class Parser {
         entry();
       end_of_line();
     }
-    return std::move(entries_);
   }
+
+  std::vector<TomlEntry> entries() && { return std::move(entries_); }
+  std::vector<TomlTable> tables() && { return std::move(tables_); }
 
  private:
   [[noreturn]] void fail(const std::string& what, const std::string& remedy = "") const {
     fail_input(what, fmt::format("{}:{}", where_, line_), remedy);
+  }
+
+  void require_utf8() const {
+    int line = 1;
+    for (size_t position = 0; position < text_.size();) {
+      const Utf8Step step = decode_utf8_step(text_, position);
+      if (step.status != Utf8Step::Status::well_formed)
+        fail_input("not valid UTF-8", fmt::format("{}:{}", where_, line), "save the file as UTF-8");
+      line += step.code_point == U'\n' ? 1 : 0;
+      position += step.bytes;
+    }
   }
 
   bool at_end() const { return position_ >= text_.size(); }
@@ -109,7 +105,9 @@ class Parser {
     skip_spaces();
     if (peek() == '.') fail("dotted names are not read", "use [name]");
     if (!take(']')) fail("expected ']' after the name of the table");
-    if (!tables_.insert(table_).second) fail(fmt::format("the table [{}] appears twice", table_));
+    if (!table_names_.insert(table_).second)
+      fail(fmt::format("the table [{}] appears twice", table_), "leave one of them out");
+    tables_.push_back({table_, line_});
   }
 
   void entry() {
@@ -120,7 +118,7 @@ class Parser {
     skip_spaces();
     entry.value = value(0);
     if (!keys_.insert(entry.table + '\n' + entry.key).second)
-      fail(fmt::format("the key \"{}\" appears twice", entry.key));
+      fail(fmt::format("the key \"{}\" appears twice", entry.key), "leave one of them out");
     entries_.push_back(std::move(entry));
   }
 
@@ -206,7 +204,8 @@ class Parser {
   size_t position_ = 0;
   int line_ = 1;
   std::string table_;
-  std::set<std::string> tables_, keys_;
+  std::set<std::string> table_names_, keys_;
+  std::vector<TomlTable> tables_;
   std::vector<TomlEntry> entries_;
 };
 
@@ -236,7 +235,15 @@ std::string toml_key(std::string_view key) {
 }  // namespace
 
 std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& where) {
-  return Parser(text, where).document();
+  Parser parser(text, where);
+  parser.document();
+  return std::move(parser).entries();
+}
+
+std::vector<TomlTable> toml_tables(std::string_view text, const std::string& where) {
+  Parser parser(text, where);
+  parser.document();
+  return std::move(parser).tables();
 }
 
 std::string toml_line(std::string_view key, const Json& value) {

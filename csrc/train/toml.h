@@ -22,6 +22,14 @@ struct TomlEntry {
 // strings, dotted keys).
 std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& where);
 
+struct TomlTable {
+  std::string name;
+  int line = 0;
+};
+
+// The tables of a document in their order, empty ones too. Throws as parse_toml() does.
+std::vector<TomlTable> toml_tables(std::string_view text, const std::string& where);
+
 // "key = value\n"; null, objects and non-finite reals cannot be written and throw Error(Fault::run).
 std::string toml_line(std::string_view key, const Json& value);
 

@@ -1,14 +1,19 @@
 #include "train/training_loop.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <filesystem>
+#include <optional>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "device/product_algorithms.h"
 #include "store/hdf5_file.h"
 #include "train/progress.h"
+#include "train/signals.h"
 
 namespace tercet {
 namespace {
@@ -31,49 +36,84 @@ std::vector<std::string> checkpoints(const RunFolder& folder) {
   return paths;
 }
 
+class Clock {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// The most bytes of memory that this process has held so far; of the host, where another device computes.
+int64_t peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{1024} * usage.ru_maxrss;
+}
+
 class Loop {
  public:
   Loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps, const StepHooks& hooks)
       : folder_(folder), settings_(settings), total_steps_(total_steps), hooks_(hooks), progress_(total_steps) {}
 
-  LoopResult run() {
-    LoopResult result;
-    result.steps_done = resume();
-    if (result.steps_done == 0) evaluate(0);
-    while (result.steps_done < total_steps_) {
-      const int64_t step = ++result.steps_done;
-      train(step);
-      const bool last = step == total_steps_;
-      if (last || (settings_.eval_every > 0 && step % settings_.eval_every == 0)) evaluate(step);
-      result.signal = stop_signal();
-      const bool due = settings_.save_every > 0 && step % settings_.save_every == 0;
-      if (last || due || result.signal != 0) save(step);
-      if (result.signal != 0 && !last) return stopped(result);
+  void run() {
+    resume();
+    try {
+      run_steps();
+    } catch (const Interrupted&) {
+      stop();
+      throw;
     }
     progress_.finish();
-    result.signal = 0;
-    return result;
   }
 
  private:
-  int64_t resume() {
-    if (!settings_.resume) return 0;
-    const std::string path = latest_checkpoint(folder_);
+  // Where the run is: after a step, before or after the evaluation that follows it.
+  struct Position {
+    int64_t step = 0;
+    bool evaluation_due = false;
+    bool operator==(const Position&) const = default;
+  };
+
+  void run_steps() {
+    while (true) {
+      throw_if_stop_requested();
+      if (at_.evaluation_due) evaluate();
+      const bool last = at_.step == total_steps_;
+      if ((last || is_due(settings_.save_every)) && at_ != saved_) save();
+      if (last) return;
+      throw_if_stop_requested();
+      train();
+    }
+  }
+
+  // Whether something that is done every `interval` steps follows this one; 0 is never.
+  bool is_due(int64_t interval) const { return interval > 0 && at_.step > 0 && at_.step % interval == 0; }
+
+  // The run's lock is held: nobody writes what a process that was killed left unfinished.
+  void remove_unfinished() const {
+    std::error_code missing;
+    for (const auto& entry : fs::directory_iterator(folder_.file("checkpoints"), missing))
+      if (entry.path().filename().string().find(".partial-") != std::string::npos) fs::remove(entry.path());
+  }
+
+  void resume() {
+    remove_unfinished();
+    at_ = {0, static_cast<bool>(hooks_.evaluate)};
+    const std::string path = settings_.resume ? latest_checkpoint(folder_) : "";
     if (path.empty()) {
-      restart_logs();
-      return 0;
+      tokens_seen_ = 0;
+      if (settings_.resume) restart_logs();
+      return;
     }
     const Hdf5Reader file(path);
     const Json state = parse_json(file.text("state"), path);
-    const int64_t step = state.at("step").as_int();
-    if (step > total_steps_)
-      fail_input(fmt::format("the run has done {} steps, more than the {} asked for", step, total_steps_),
-                 folder_.path(), "raise --steps or --epochs");
+    const Json* evaluation_due = state.find("evaluation_due");
+    at_ = saved_ = {state.at("step").as_int(), evaluation_due != nullptr && evaluation_due->as_bool()};
     restore_products(state, path);
     hooks_.load(file, state);
     folder_.truncate_logs(state.at("logs"));
-    log::info("resumed from {} (step {} of {})", path, step, total_steps_);
-    return step;
+    log::info("resumed from {} (step {} of {})", path, at_.step, total_steps_);
   }
 
   void restore_products(const Json& state, const std::string& path) {
@@ -92,34 +132,53 @@ class Loop {
 
   // A run that was stopped before its first checkpoint begins again, and so do its logs.
   void restart_logs() {
+    const Json positions = folder_.log_positions();
     Json empty = Json::object();
-    for (const auto& [name, position] : folder_.log_positions().as_object()) empty.set(name, 0);
+    for (const auto& [name, position] : positions.as_object()) empty.set(name, 0);
     folder_.truncate_logs(empty);
     log::warn("{} has no checkpoint yet; the run begins again", folder_.path());
   }
 
-  void train(int64_t step) {
-    const auto start = std::chrono::steady_clock::now();
+  void train() {
+    const int64_t step = at_.step + 1;
+    const Clock clock;
     const Json metrics = hooks_.train(step);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    write_timings(step, clock.seconds(), metrics);
     write_metrics(step, metrics);
-    Json timing = Json::object();
-    timing.set("step", step).set("time/step", seconds);
-    folder_.timings(timing);
     progress_.step(step, hooks_.summary(metrics), settings_.log_every);
+    at_.step = step;
+    at_.evaluation_due = hooks_.evaluate && (step == total_steps_ || is_due(settings_.eval_every));
   }
 
-  void evaluate(int64_t step) {
-    if (!hooks_.evaluate) return;
-    const Json metrics = hooks_.evaluate(step);
-    write_metrics(step, metrics);
+  void evaluate() {
+    const Clock clock;
+    const Json metrics = hooks_.evaluate(at_.step);
+    write_time("time/eval", clock);
+    write_metrics(at_.step, metrics);
+    at_.evaluation_due = false;
     std::string text;
     for (const auto& [name, value] : metrics.as_object()) {
       if (!text.empty()) text += "  ";
       text += value.is_number() && !value.is_integer() ? fmt::format("{} {:.4g}", name, value.as_double())
                                                        : fmt::format("{} {}", name, value.dump());
     }
-    progress_.line(fmt::format("step {}: {}", step, text));
+    progress_.line(fmt::format("step {}: {}", at_.step, text));
+  }
+
+  // The rate needs the tokens before this step, which the first step after resuming does not know.
+  void write_timings(int64_t step, double seconds, const Json& metrics) {
+    Json line = Json::object();
+    line.set("step", step).set("time/step", seconds);
+    if (const Json* tokens = metrics.find("tokens_seen")) {
+      if (tokens_seen_) line.set("tokens_per_s", static_cast<double>(tokens->as_int() - *tokens_seen_) / seconds);
+      tokens_seen_ = tokens->as_int();
+    }
+    folder_.timings(line.set("mem_peak", peak_memory()));
+  }
+
+  void write_time(const char* name, const Clock& clock) {
+    Json line = Json::object();
+    folder_.timings(line.set("step", at_.step).set(name, clock.seconds()));
   }
 
   void write_metrics(int64_t step, const Json& metrics) {
@@ -129,27 +188,30 @@ class Loop {
     folder_.metrics(line);
   }
 
-  void save(int64_t step) {
+  void save() {
+    const Clock clock;
     fs::create_directories(folder_.file("checkpoints"));
-    const std::string path = checkpoint_path(folder_, step);
+    const std::string path = checkpoint_path(folder_, at_.step);
     Hdf5Writer file(path, hooks_.checkpoint_bytes() + (1 << 20));
     Json state = Json::object();
-    state.set("step", step);
+    state.set("step", at_.step).set("evaluation_due", at_.evaluation_due);
     hooks_.save(file, state);
     keep_products(state);
     state.set("logs", folder_.log_positions());
     file.set_text("state", state.dump(2));
     file.finish();
+    write_time("time/ckpt", clock);
+    saved_ = at_;
     const std::vector<std::string> all = checkpoints(folder_);
     const size_t keep = static_cast<size_t>(std::max<int64_t>(settings_.keep, 1));
     for (size_t i = 0; i + keep < all.size(); ++i) fs::remove(all[i]);
   }
 
-  LoopResult stopped(const LoopResult& result) {
+  // A run that has done no step begins again when it is resumed.
+  void stop() {
     progress_.finish();
-    log::info("stopped by signal {} after step {} of {}; everything is saved", result.signal, result.steps_done,
-              total_steps_);
-    return result;
+    if (at_.step > 0 && at_ != saved_) save();
+    log::info("stopped after step {} of {}{}", at_.step, total_steps_, at_.step > 0 ? "; everything is saved" : "");
   }
 
   RunFolder& folder_;
@@ -157,6 +219,8 @@ class Loop {
   int64_t total_steps_;
   const StepHooks& hooks_;
   Progress progress_;
+  Position at_, saved_;  // saved_: of the newest checkpoint
+  std::optional<int64_t> tokens_seen_;
 };
 
 }  // namespace
@@ -176,10 +240,19 @@ std::string latest_checkpoint(const RunFolder& folder) {
   return "";
 }
 
-LoopResult run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps,
-                             const StepHooks& hooks) {
-  install_signal_handlers();
-  return Loop(folder, settings, total_steps, hooks).run();
+void require_steps_left(const RunFolder& folder, const CommonSettings& settings, int64_t total_steps) {
+  const std::vector<std::string> all = settings.resume ? checkpoints(folder) : std::vector<std::string>();
+  if (all.empty()) return;
+  const std::string name = fs::path(all.back()).stem().string().substr(std::string_view("step-").size());
+  int64_t step = 0;
+  std::from_chars(name.data(), name.data() + name.size(), step);
+  if (step > total_steps)
+    fail_input(fmt::format("the run has done {} steps, more than the {} asked for", step, total_steps), folder.path(),
+               "raise --steps or --epochs");
+}
+
+void run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps, const StepHooks& hooks) {
+  Loop(folder, settings, total_steps, hooks).run();
 }
 
 }  // namespace tercet

@@ -24,16 +24,15 @@ struct StepHooks {
   ProductAlgorithms* products = nullptr;  // of the run's stream; kept in checkpoints and products.json, and restored
 };
 
-struct LoopResult {
-  int64_t steps_done = 0;
-  int signal = 0;  // the signal that stopped the loop; 0 when it ran to the end
-};
-
 // Runs steps 1 (or the one after the checkpoint) to total_steps. Evaluates before the first step, every eval_every
-// steps and after the last. Saves every save_every steps, and when a signal asks for a stop, after finishing the step.
-// Metrics of each step go to metrics.jsonl; evaluation is a line of its own with the same step.
-LoopResult run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps,
-                             const StepHooks& hooks);
+// steps and after the last. Saves every save_every steps and after the last. Metrics of each step go to metrics.jsonl;
+// evaluation is a line of its own with the same step. When a signal asks for a stop it saves what is done, an
+// evaluation that is still due among it, and throws Interrupted. Hooks may throw Interrupted too as long as nothing has
+// changed: train before it changes the state that save() keeps or writes a log, evaluate before it writes a file.
+void run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps, const StepHooks& hooks);
+
+// Throws Error(Fault::input) when a run that is to be resumed has a checkpoint beyond `total_steps`.
+void require_steps_left(const RunFolder& folder, const CommonSettings& settings, int64_t total_steps);
 
 // The newest good checkpoint under folder/checkpoints ("" when there is none); damaged ones are named in a warning.
 std::string latest_checkpoint(const RunFolder& folder);

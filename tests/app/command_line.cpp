@@ -22,6 +22,8 @@ std::vector<std::string> least_arguments(const std::string& command) {
   if (command == "tokenize") return {"tokenize", "--model", "m.h5"};
   if (command == "score" || command == "eval") return {command, "--model", "m.h5", "--data", "d.jsonl"};
   if (command == "generate") return {"generate", "--model", "m.h5", "--prompt", "p"};
+  if (command == "chat") return {"chat", "--model", "m.h5"};
+  if (command == "compare") return {"compare", "run-a", "run-b"};
   if (command == "bench") return {"bench", "step"};
   if (command == "ppo")
     return {"ppo", "--actor", "a.h5", "--reward-model", "r.h5", "--data", "d.jsonl", "--out", "/tmp/tercet-no-run"};

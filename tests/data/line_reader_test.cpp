@@ -96,3 +96,16 @@ TEST_CASE("a file that cannot be opened or is a folder is an error") {
   CHECK(folder.input_error([&] { LineReader reader(folder.path("")); }) ==
         "D/: cannot read: Is a directory; give a file");
 }
+
+TEST_CASE("a line without an end, a gzip bomb among them, is refused before it fills the memory") {
+  const DataFolder folder;
+  const std::string member = gzipped(std::string(size_t{8} << 20, 'a'));
+  std::string bomb = gzipped("{}\n");
+  for (int i = 0; i < 100; ++i) bomb += member;
+  CHECK(bomb.size() < 1'000'000);
+  const std::string path = folder.write("bomb.jsonl.gz", bomb);
+  CHECK(folder.input_error([&] {
+    LineReader reader(path);
+    for (std::string line; reader.next(line);) continue;
+  }) == "D/bomb.jsonl.gz:2: a line of more than 64 MiB; write one record a line");
+}

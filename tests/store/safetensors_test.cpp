@@ -235,6 +235,5 @@ TEST_CASE("an unfinished safetensors file never appears, and an incomplete one i
   }
   CHECK(folder.files() == 1);
   CHECK(read_file(folder / "m") == "the last good file");
-  CHECK_REFUSED(refusal([&] { SafetensorsWriter writer(folder / "none/m", {}); }, Fault::run),
-                "cannot create the file");
+  CHECK_REFUSED(refusal([&] { SafetensorsWriter writer(folder / "none/m", {}); }), "there is no folder");
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/thread_pool.h"
 #include "store_test.h"
@@ -108,6 +109,25 @@ TEST_CASE("a view must stay inside its storage") {
                 "impossible shape");
   CHECK_REFUSED(refused(one_tensor(6, {.shape = {1 << 30, 1 << 30}, .strides = {0, 0}})), "repeats elements");
   CHECK_REFUSED(refused_golden("expanded.bin"), "repeats elements of its storage");
+}
+
+TEST_CASE("strides along which a tensor has one element or none are never taken, whatever the file says") {
+  const std::string huge = "\x8a\x08" + bytes_of(std::numeric_limits<int64_t>::max());
+  const auto file = [&](const pickle::TensorOptions& options) {
+    std::string program = pickle::state_dict("w", pickle::tensor(options));
+    const std::string placeholder = pickle::integer(777);
+    for (size_t at = program.find(placeholder); at != std::string::npos; at = program.find(placeholder))
+      program.replace(at, placeholder.size(), huge);
+    return torch_file(program, {floats(6)});
+  };
+  const TempFolder folder;
+  const TorchZipReader reader(
+      write_bytes(folder / "m.bin", file({.storage = 6, .offset = 1, .shape = {2, 1, 2}, .strides = {1, 777, 2}})));
+  CHECK(reader.read_vector<float>("w") == std::vector<float>{1, 3, 2, 4});
+  CHECK(
+      refused(file({.storage = 6, .shape = {0, 1 << 30, 1 << 30, 1 << 30}, .strides = {777, 777, 777, 777}})).empty());
+  CHECK_REFUSED(refused(file({.storage = 6, .shape = {2}, .strides = {777}})), "reaches beyond its storage");
+  CHECK_REFUSED(refused(file({.storage = 6, .offset = 777, .shape = {1}, .strides = {1}})), "beyond its storage");
 }
 
 TEST_CASE("a storage must have the size and the dtype that the pickle says") {

@@ -320,6 +320,20 @@ TEST_CASE("load reads vocab.json and merges.txt, or tokenizer.json, and names wh
   CHECK(Tokenizer::load(folder.path()).encode("ab") == Ids{byte_id('a'), byte_id('b')});
 }
 
+TEST_CASE("a tokenizer.json of many added tokens is read in time that grows with their number") {
+  const TemporaryFolder folder;
+  Json json = tokenizer_json();
+  std::string added;
+  for (int id = 300; id < 60'300; ++id)
+    added += fmt::format("{}{{\"id\":{},\"content\":\"t{}\"}}", added.empty() ? "" : ",", id, id);
+  json.set("added_tokens", parse_json("[" + added + "]", "added"));
+  folder.write("tokenizer.json", json.dump());
+  const std::clock_t start = std::clock();
+  CHECK(Tokenizer::load(folder.path()).size() == 60'300);
+  // Quadratic work takes more than 20 seconds; the bound leaves room for sanitizers.
+  CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 8);
+}
+
 TEST_CASE("a tokenizer.json of another kind is refused by name") {
   const TemporaryFolder folder;
   const auto error_with = [&](const std::function<void(Json&)>& change) {

@@ -2,18 +2,22 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <regex>
 
 #include "base/file.h"
+#include "train/page.h"
+#include "train/report_samples.h"
+#include "train/run_files.h"
 #include "train/run_folder.h"
-#include "train/svg_plot.h"
 
 namespace tercet {
 namespace {
-namespace fs = std::filesystem;
+
+using testing::logged_points;
+using testing::parse_page;
+using testing::plotted_series;
+using testing::PlottedSeries;
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -28,38 +32,72 @@ Json metric_line(int64_t step, const char* name, Json value) {
   return line.set("step", step).set(name, std::move(value));
 }
 
-// Whether every element that is opened is closed in order; elements without contents are known.
-bool is_well_formed(const std::string& html) {
-  const std::regex tag(R"(<(/?)([a-z0-9]+)[^<>]*?(/?)>)");
-  std::vector<std::string> open;
-  for (std::sregex_iterator it(html.begin(), html.end(), tag), end; it != end; ++it) {
-    const std::string name = (*it)[2];
-    if ((*it)[3] == "/" || name == "meta") continue;
-    if ((*it)[1] == "/") {
-      if (open.empty() || open.back() != name) return false;
-      open.pop_back();
-    } else {
-      open.push_back(name);
-    }
-  }
-  return open.empty();
+LogColumns columns(const std::vector<Json>& lines) {
+  LogColumns columns;
+  for (const Json& line : lines) columns.add(line);
+  return columns;
+}
+
+Json text_sample(int64_t step, int64_t index, const std::string& prompt, const std::string& response) {
+  Json sample = Json::object();
+  return sample.set("step", step).set("index", index).set("prompt", prompt).set("response", response);
+}
+
+Json pair_sample(int64_t index, Json chosen_score, double rejected_score, int64_t length) {
+  const double chosen = chosen_score.is_number() ? chosen_score.as_double() : NAN;
+  Json sample = Json::object();
+  sample.set("step", 7).set("index", index).set("record", 10 + index).set("held_out", true);
+  sample.set("prompt", "\n\nHuman: <script>alert(1)</script> & \"co\"").set("chosen", "a<b>").set("rejected", "c&d");
+  sample.set("chosen_score", chosen_score).set("rejected_score", rejected_score).set("margin", chosen - rejected_score);
+  return sample.set("chosen_length", length).set("rejected_length", length + 1);
 }
 
 ReportInput small_report() {
   ReportInput input{.title = "sft: <run> & \"co\"", .step = "sft"};
+  std::vector<Json> lines;
   for (int64_t step = 0; step <= 4; ++step)
-    input.metrics.push_back(metric_line(step, "sft/loss", 5.0 / (1.0 + static_cast<double>(step))));
-  input.metrics.push_back(metric_line(0, "eval/loss", 5.5));
-  input.metrics.push_back(metric_line(4, "eval/loss", 1.25));
+    lines.push_back(metric_line(step, "sft/loss", 5.0 / (1.0 + static_cast<double>(step))));
+  lines.push_back(metric_line(0, "eval/loss", 5.5));
+  lines.push_back(metric_line(4, "eval/loss", 1.25));
+  input.metrics = columns(lines);
   input.plots = standard_plots("sft");
   input.tables.push_back({"Settings", {"flag", "value"}, {{"data", "</table><script>alert(1)</script>"}}});
   input.memory_plan = "memory plan\n  sum 1 < 2";
   return input;
 }
 
-TEST_CASE("a report is one well-formed page without scripts or addresses, and escapes all that it is given") {
+// A run folder whose logs have all metrics of the step's plots, some absent and some not finite.
+void write_run(const std::string& path, const std::string& step) {
+  RunFolder folder({.path = path, .step = step});
+  Json settings = Json::object(), hashes = Json::object();
+  folder.write_or_check_config(settings.set("lr", 1e-5), hashes.set("data.jsonl", "0123abcd"));
+  for (int64_t i = 1; i <= 12; ++i) {
+    Json metrics = Json::object(), timings = Json::object();
+    metrics.set("step", i);
+    timings.set("step", i);
+    double value = 0.1 * static_cast<double>(i);
+    for (const PlotSpec& plot : standard_plots(step))
+      for (const PlotSpec::Series& series : plot.series)
+        (plot.log == "timings.jsonl" ? timings : metrics).set(series.name, value += 1.0 / 3);
+    if (i == 5) metrics.set(step == "sft" ? "sft/loss" : step == "reward" ? "rm/loss" : "objective/score", NAN);
+    if (i == 6) metrics.set("lr", "inf");
+    folder.metrics(metrics);
+    folder.timings(timings);
+  }
+  for (int64_t i = 0; i < 5; ++i)
+    if (step == "reward")
+      folder.sample(pair_sample(i, 0.5 * static_cast<double>(i), 1, 3 + i));
+    else
+      folder.sample(text_sample(12, i, "p", "r").set(step == "ppo" ? "score" : "loss", 0.5));
+  write_report(path, {.memory_plan = "memory plan"});
+}
+
+}  // namespace
+
+TEST_CASE("a report is one well-formed page that loads nothing, and escapes all that it is given") {
   const std::string html = render_report(small_report());
-  CHECK(is_well_formed(html));
+  CHECK(parse_page(html));
+  CHECK(testing::is_self_contained(html));
   CHECK_FALSE(contains(html, "<script"));
   CHECK_FALSE(contains(html, "http"));
   CHECK(contains(html, "sft: &lt;run&gt; &amp; &quot;co&quot;"));
@@ -68,92 +106,121 @@ TEST_CASE("a report is one well-formed page without scripts or addresses, and es
   CHECK(contains(html, "prefers-color-scheme: dark"));
 }
 
+TEST_CASE("the reader of pages refuses what is not well formed") {
+  for (const char* page : {"<p>", "<p></b></p>", "<p a=b></p>", "<p a=\"1\" a=\"2\"></p>", "a & b", "a > b", "<P></P>"})
+    CHECK_FALSE_MESSAGE(parse_page(page), page);
+  CHECK_FALSE(testing::is_self_contained("<style>p { background: url(x) }</style>"));
+  CHECK_FALSE(testing::is_self_contained("<p onclick=\"f()\"></p>"));
+}
+
+TEST_CASE("each plotted series is what the run's logs say, number by number, and is drawn where the axes say") {
+  for (const char* step : {"sft", "reward", "ppo"}) {
+    CAPTURE(step);
+    const testing::RunFiles files;
+    write_run(files.file("run"), step);
+    const std::string page = read_file(files.file("run/report.html"));
+    CHECK(testing::is_self_contained(page));
+    std::map<std::pair<std::string, std::string>, PlottedSeries> by_name;
+    for (const PlottedSeries& series : plotted_series(page)) {
+      CAPTURE(series.figure);
+      CAPTURE(series.label);
+      CHECK(series.placed);
+      CHECK_FALSE(series.points.empty());
+      if (series.file != "samples.jsonl") CHECK(series.points == logged_points(files.file("run"), series));
+      by_name[{series.figure, series.label}] = series;
+    }
+    for (const PlotSpec& plot : standard_plots(step))
+      for (const PlotSpec::Series& series : plot.series) {
+        CAPTURE(plot.title);
+        CAPTURE(series.label);
+        REQUIRE(by_name.contains({plot.title, series.label}));
+        CHECK(by_name[{plot.title, series.label}].y_name == series.name);
+      }
+    CHECK(contains(page, "1 of 12 values are not finite and are not drawn"));
+  }
+}
+
+TEST_CASE("a run's report has its settings, input hashes and memory plan") {
+  const testing::RunFiles files;
+  write_run(files.file("run"), "sft");
+  const std::string html = read_file(files.file("run/report.html"));
+  CHECK(contains(html, "<td>lr</td><td class=\"number\">1e-05</td>"));
+  CHECK(contains(html, "<td>data.jsonl</td><td>0123abcd</td>"));
+  CHECK(contains(html, "memory plan</pre>"));
+}
+
 TEST_CASE("plots of metrics that exist are drawn and others are left out") {
   const std::string html = render_report(small_report());
   CHECK(count(html, "<svg") == 1);
   CHECK(contains(html, "aria-label=\"Loss\""));
-  CHECK(contains(html, "training: 4, 1"));
-  CHECK(contains(html, "held out: 4, 1.25"));
+  const std::vector<PlottedSeries> series = plotted_series(html);
+  REQUIRE(series.size() == 2);
+  CHECK(series[0].points.back() == std::pair{4.0, 1.0});
+  CHECK(series[1].points == testing::Points{{0, 5.5}, {4, 1.25}});
   CHECK_FALSE(contains(html, "Perplexity"));
 }
 
-TEST_CASE("held-out figures before and after training are a table") {
-  const std::string html = render_report(small_report());
-  CHECK(contains(
-      html, "<tr><th>figure</th><th>step 0</th><th>step 4</th></tr>\n<tr><td>loss</td><td>5.5</td><td>1.25</td></tr>"));
-}
-
-TEST_CASE("each step has plots of all that its metrics tell") {
-  for (const char* step : {"sft", "reward", "ppo"}) {
-    ReportInput input{.title = step, .step = step, .plots = standard_plots(step)};
-    Json line = Json::object();
-    line.set("step", 1);
-    for (const PlotSpec& plot : input.plots)
-      for (const auto& [label, name] : plot.series) line.set(name, 0.5);
-    input.metrics = {line};
-    const std::string html = render_report(input);
-    CHECK(count(html, "<svg") == input.plots.size());
-    CHECK(is_well_formed(html));
-  }
-}
-
-TEST_CASE("numbers that are not finite, and empty and flat series, do not break a plot") {
-  Figure figure{.title = "t", .x_label = "x", .y_label = "y"};
-  figure.series.push_back({"a", {{1, NAN}, {2, INFINITY}, {3, 4}}});
-  figure.series.push_back({"b", {}});
-  for (const Figure::Style style : {Figure::Style::line, Figure::Style::points, Figure::Style::bars}) {
-    figure.style = style;
-    const std::string svg = render_svg(figure);
-    CHECK_FALSE(contains(svg, "nan,"));
-    CHECK_FALSE(contains(svg, "\"nan\""));
-    CHECK_FALSE(contains(svg, "\"inf\""));
-    CHECK(is_well_formed(svg));
-  }
-  ReportInput input{
-      .title = "t", .step = "sft", .metrics = {metric_line(1, "sft/loss", "nan")}, .plots = standard_plots("sft")};
-  CHECK(count(render_report(input), "<svg") == 0);
-}
-
-TEST_CASE("long curves are thinned, keep their last point and say so") {
+TEST_CASE("a metric that is never finite has a note and no plot, and one value is a plot") {
   ReportInput input{.title = "t", .step = "sft", .plots = standard_plots("sft")};
-  for (int64_t step = 1; step <= 5000; ++step)
-    input.metrics.push_back(metric_line(step, "sft/loss", static_cast<double>(step)));
+  input.metrics = columns({metric_line(1, "sft/loss", "nan"), metric_line(1, "lr", 1e-5)});
   const std::string html = render_report(input);
-  CHECK(contains(html, "one point in 3 is drawn"));
-  CHECK(html.size() < 100'000);
+  CHECK(contains(html, "1 of 1 values are not finite"));
+  REQUIRE(plotted_series(html).size() == 1);
+  CHECK(plotted_series(html)[0].points == testing::Points{{1, 1e-5}});
+  CHECK(plotted_series(html)[0].placed);
 }
 
-TEST_CASE("a range that doubles cannot divide has few ticks or none") {
-  CHECK(nice_ticks(1e18, std::nextafter(1e18, 2e18), 5).size() <= 11);
+TEST_CASE("held-out figures before and after training are a table") {
+  CHECK(
+      contains(render_report(small_report()),
+               "<tr><th>figure</th><th>step 0</th><th>step 4</th></tr>\n<tr><td>loss</td><td class=\"number\">5.5</td>"
+               "<td class=\"number\">1.25</td></tr>"));
 }
 
-TEST_CASE("ticks are round numbers inside the range") {
-  CHECK(nice_ticks(0, 10, 5) == std::vector<double>{0, 2, 4, 6, 8, 10});
-  CHECK(nice_ticks(0.95, 3.1, 5) == std::vector<double>{1, 1.5, 2, 2.5, 3});
-  for (const double low : {-1e9, -3.7, 0.0, 1e-7, 123.456})
-    for (const double width : {1e-3, 0.3, 7.0, 1e6}) {
-      const std::vector<double> ticks = nice_ticks(low, low + width, 5);
-      CHECK(ticks.size() >= 2);
-      CHECK(ticks.size() <= 8);
-    }
-}
-
-TEST_CASE("the best, the worst and a random change of the fixed prompts are shown, and all of them on request") {
+TEST_CASE("fixed prompts of ppo are shown for the best, the worst and a random change, and all of them on request") {
   ReportInput input{.title = "ppo", .step = "ppo"};
-  for (const int64_t step : {0, 9})
+  for (const int64_t step : {0, 4, 9})
     for (int64_t index = 0; index < 20; ++index) {
-      Json sample = Json::object();
-      sample.set("step", step).set("index", index).set("prompt", "prompt <" + std::to_string(index) + ">");
-      sample.set("response", "r" + std::to_string(step)).set("kl", 0.5).set("tokens", 3).set("terminated", true);
-      input.samples.push_back(sample.set("score", step == 0 ? 0.0 : static_cast<double>(index) - 5));
+      Json sample = text_sample(step, index, "prompt <" + std::to_string(index) + ">", "r" + std::to_string(step));
+      sample.set("score", step == 0 ? 0.0 : static_cast<double>(index) - 5).set("kl", 0.5).set("finish", "end");
+      input.samples.push_back(sample);
     }
   const std::string html = render_report(input);
   CHECK(contains(html, "Best change of the score, +14"));
   CHECK(contains(html, "Worst change of the score, -5"));
   CHECK(contains(html, "prompt &lt;19&gt;"));
-  CHECK(contains(html, "All 20 prompts"));
+  CHECK(contains(html, "score 14, kl 0.5, finish end"));
+  CHECK(contains(html, "All 20"));
   CHECK(count(html, "<h3>step 9</h3>") == 23);
-  CHECK(is_well_formed(html));
+  CHECK_FALSE(contains(html, "<h3>step 4</h3>"));
+  CHECK(parse_page(html));
+}
+
+TEST_CASE("of sft the best change of a held-out record is the lowest") {
+  const std::vector<Json> samples = {
+      text_sample(0, 0, "p", "r").set("loss", 2.0), text_sample(0, 1, "p", "r").set("loss", 2.0),
+      text_sample(5, 0, "p", "r").set("loss", 1.0), text_sample(5, 1, "p", "r").set("loss", 4.0)};
+  const std::string html = samples_section("sft", samples);
+  CHECK(contains(html, "Best change of the loss, -1"));
+  CHECK(contains(html, "Worst change of the loss, +2"));
+  CHECK(samples_section("sft", {}).empty());
+}
+
+TEST_CASE("pairs of a reward model are shown by margin and plotted, those of the latest step alone, all escaped") {
+  std::vector<Json> samples = {pair_sample(0, 9.0, 1, 3).set("step", 3), pair_sample(0, 1.0, 3, 5),
+                               pair_sample(1, 4.0, 1, 4), pair_sample(2, "nan", 1, 4)};
+  const std::string html = samples_section("reward", samples);
+  CHECK(contains(html, "Held-out pairs at step 7"));
+  CHECK(contains(html, "Lowest margin, -inf"));
+  CHECK(contains(html, "Highest margin, +3"));
+  CHECK(contains(html, "Human: &lt;script&gt;alert(1)&lt;/script&gt; &amp; &quot;co&quot;"));
+  CHECK(parse_page(html));
+  const std::vector<Figure> figures = sample_figures("reward", samples);
+  REQUIRE(figures.size() == 3);
+  const std::vector<PlottedSeries> series = plotted_series(figure_grid(figures));
+  REQUIRE(series.size() == 4);
+  CHECK(series[2].points == testing::Points{{5, 1}, {4, 4}});
+  CHECK(series[3].points == testing::Points{{6, 3}, {5, 1}, {5, 1}});
 }
 
 TEST_CASE("bars of the margin histogram hold every pair once and never both signs") {
@@ -186,28 +253,10 @@ TEST_CASE("dropped records are listed by source and class with the first one") {
   counts.add(drop::empty_answer, "f:12");
   counts.add(drop::empty_answer, "f:13");
   const std::pair<std::string, const DropCounts*> sources[] = {{"training", &counts}};
-  const ReportTable table = dropped_records_table(sources);
+  const HtmlTable table = dropped_records_table(sources);
   REQUIRE(table.rows.size() == 3);
   CHECK(table.rows[1] == std::vector<std::string>{"training", "dropped: empty answer", "2", "1.00 %", "f:12"});
   CHECK(table.rows[2][2] == "3");
 }
 
-TEST_CASE("a run's report is made of its files") {
-  char name[] = "/tmp/tercet-report-XXXXXX";
-  const std::string path = ::mkdtemp(name);
-  {
-    RunFolder folder({.path = path, .step = "sft"});
-    Json settings = Json::object(), hashes = Json::object();
-    folder.write_or_check_config(settings.set("lr", 1e-5), hashes.set("data.jsonl", "0123abcd"));
-    folder.metrics(metric_line(1, "sft/loss", 2.5));
-    write_report(path, {.memory_plan = "memory plan"});
-  }
-  const std::string html = read_file(path + "/report.html");
-  CHECK(contains(html, "training: 1, 2.5"));
-  CHECK(contains(html, "<td>lr</td><td>1e-05</td>"));
-  CHECK(contains(html, "<td>data.jsonl</td><td>0123abcd</td>"));
-  fs::remove_all(path);
-}
-
-}  // namespace
 }  // namespace tercet

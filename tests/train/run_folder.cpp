@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "train/settings.h"
+#include "train/signals.h"
 #include "train/toml.h"
 #include "train/version.h"
 
@@ -99,8 +100,10 @@ TEST_CASE("a folder that holds a run is refused unless it is resumed or overwrit
     CHECK(fs::exists(temporary.path + "/checkpoints/step-00000001.h5"));
   }
   RunFolder folder({.path = temporary.path, .step = "reward", .overwrite = true});
+  CHECK(fs::exists(temporary.path + "/model.h5"));
+  folder.write_or_check_config(settings(), hashes());
   CHECK_FALSE(fs::exists(temporary.path + "/model.h5"));
-  CHECK_FALSE(fs::exists(temporary.path + "/config.toml"));
+  CHECK(read_run_record(temporary.path).step == "reward");
   CHECK(fs::is_empty(temporary.path + "/checkpoints"));
   CHECK(fs::exists(temporary.path + "/notes.txt"));
 }
@@ -108,10 +111,39 @@ TEST_CASE("a folder that holds a run is refused unless it is resumed or overwrit
 TEST_CASE("a folder with files but no run is refused, one left by a run that ended before its record is taken") {
   const TemporaryFolder temporary;
   const RunFolderOptions options{.path = temporary.path, .step = "sft"};
-  { RunFolder folder(options); }
+  write(temporary.path + "/.lock", "");
+  write(temporary.path + "/inputs", "");
   { RunFolder folder(options); }
   write(temporary.path + "/thesis.tex", "mine");
   CHECK(message_of([&] { RunFolder folder(options); }).find("holds thesis.tex but no run") != std::string::npos);
+}
+
+TEST_CASE("a run that never begins leaves nothing: no folder, no lock, and the old run under --overwrite") {
+  const TemporaryFolder temporary;
+  { RunFolder folder({.path = temporary.path + "/a/b/run/", .step = "sft", .tensorboard = true}); }
+  { RunFolder folder({.path = temporary.path, .step = "sft"}); }
+  CHECK(fs::is_empty(temporary.path));
+  { RunFolder({.path = temporary.path, .step = "sft"}).write_or_check_config(settings(), hashes()); }
+  write(temporary.path + "/model.h5", "weights");
+  { RunFolder folder({.path = temporary.path, .step = "sft", .overwrite = true}); }
+  CHECK(fs::exists(temporary.path + "/model.h5"));
+  CHECK(read_run_record(temporary.path).settings == settings());
+}
+
+TEST_CASE("a run is finished once it has its model and its report, and no longer when it is resumed") {
+  const TemporaryFolder temporary;
+  CHECK_FALSE(holds_finished_run(temporary.path));
+  const RunFolderOptions options{.path = temporary.path, .step = "sft"};
+  RunFolder(options).write_or_check_config(settings(), hashes());
+  write(temporary.path + "/model.h5", "weights");
+  CHECK_FALSE(holds_finished_run(temporary.path));
+  write(temporary.path + "/report.html", "report");
+  CHECK(holds_finished_run(temporary.path));
+  RunFolder resumed({.path = temporary.path, .step = "sft", .resume = true});
+  resumed.check_config(settings(), hashes());
+  CHECK(holds_finished_run(temporary.path));
+  resumed.write_or_check_config(settings(), hashes());
+  CHECK_FALSE(holds_finished_run(temporary.path));
 }
 
 TEST_CASE("resuming needs a run, of the same step") {
@@ -232,6 +264,7 @@ TEST_CASE("a kept input survives the deletion of its source and is not replaced"
   const std::string source = temporary.path + "/source.h5";
   write(source, "first");
   RunFolder folder({.path = temporary.path + "/run", .step = "sft"});
+  folder.write_or_check_config(settings(), hashes());
   const std::string kept = folder.keep_input(source, "model.h5");
   CHECK(kept == temporary.path + "/run/inputs/model.h5");
   fs::remove(source);
@@ -298,6 +331,14 @@ TEST_CASE("TOML that is written is read back") {
   CHECK(entries.back().table == "a.b");
 }
 
+TEST_CASE("the tables of a TOML document are listed with their lines, empty ones too") {
+  const std::vector<TomlTable> tables = toml_tables("a = 1\n[one]\n\n[two] # nothing\n[three]\nb = 2\n", "f");
+  REQUIRE(tables.size() == 3);
+  CHECK((tables[0].name == "one" && tables[0].line == 2));
+  CHECK((tables[1].name == "two" && tables[1].line == 4));
+  CHECK((tables[2].name == "three" && tables[2].line == 5));
+}
+
 TEST_CASE("TOML written by hand is read: comments, underscores, literal strings, arrays over lines") {
   const auto entries = parse_toml(
       "# comment\r\n\r\n a_b = 1_000 # end\n'c d' = 'C:\\x'\nlist = [ # first\n  \"x\", # second\n  'y',\n]\n"
@@ -327,6 +368,7 @@ TEST_CASE("TOML that cannot be read is refused with its line") {
            {"a = \"\"\"x\"\"\"", "f:1: multi-line strings are not read"},
            {"a = \"\\q\"", "f:1: unknown escape"},
            {"a = \"\\ud800\"", "f:1: bad code point"},
+           {"a = 1\nb = \"\xa3\"", "f:2: not valid UTF-8; save the file as UTF-8"},
            {"a = [1, 2", "f:1: the array has no ']'"},
            {"a = [1 2]", "f:1: expected ',' or ']'"},
            {"a = {b = 1}", "f:1: inline tables are not read"},

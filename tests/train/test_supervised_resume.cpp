@@ -50,7 +50,7 @@ void check_repeats_and_resumes(int (*run)(const Settings&, const Json&)) {
   REQUIRE(std::filesystem::remove(files.file("model.h5")));
   s.resume = true;
   REQUIRE(run(s, recorded) == 0);
-  for (const char* name : {"model.h5", "metrics.jsonl"}) {
+  for (const char* name : {"model.h5", "metrics.jsonl", "samples.jsonl"}) {
     CAPTURE(name);
     const std::string straight = read_file(files.file(std::string("straight/") + name));
     CHECK(straight.size() > 100);

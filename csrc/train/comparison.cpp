@@ -1,0 +1,253 @@
+#include "train/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "train/compared_runs.h"
+
+namespace tercet {
+namespace {
+
+// What a metric is measured in.
+enum class Unit {
+  common,            // the same in all runs
+  score,             // of the reward model
+  normalised_score,  // of the reward model, and normalised or not
+  judge_score,       // of the judge
+};
+
+struct Metric {
+  std::string title, y_label;
+  std::string training, held_out;  // names; one may be empty
+  Unit unit = Unit::common;
+  bool wide_range = false;
+  std::string log = "metrics.jsonl";
+};
+
+std::vector<Metric> metrics_of(const std::string& step) {
+  const Metric rate = {.title = "Rate",
+                       .y_label = "tokens per second",
+                       .training = "tokens_per_s",
+                       .held_out = "",
+                       .log = "timings.jsonl"};
+  const Metric norm = {.title = "Gradient norm",
+                       .y_label = "2-norm before clipping",
+                       .training = "grad_norm",
+                       .held_out = "",
+                       .wide_range = true};
+  if (step == "sft")
+    return {{"Loss", "nats per token", "sft/loss", "eval/loss"},
+            {.title = "Perplexity", .y_label = "", .training = "sft/ppl", .held_out = "eval/ppl", .wide_range = true},
+            {"Entropy", "nats per token", "sft/entropy", "eval/entropy"},
+            norm,
+            {"Learning rate", "per optimiser step", "lr", ""},
+            rate};
+  if (step == "reward")
+    return {{"Loss", "nats per pair", "rm/loss", "eval/loss"},
+            {"Accuracy", "share of pairs", "rm/acc", "eval/accuracy"},
+            {"Margin", "log-odds", "rm/margin_mean", "eval/margin"},
+            norm,
+            {"Learning rate", "per optimiser step", "lr", ""},
+            rate};
+  return {{"Score", "raw", "objective/score", "eval/score", Unit::score},
+          {"Normalised score", "standard deviations", "objective/score_normalized", "eval/score_normalized",
+           Unit::normalised_score},
+          {"Judge's score", "raw", "", "eval/judge_score", Unit::judge_score},
+          {"Win rate against the reference", "share of prompts", "", "eval/win_rate", Unit::score},
+          {"Reward with KL penalty", "per sequence", "objective/rlhf_reward", "", Unit::normalised_score},
+          {"KL", "nats per sequence", "objective/kl_seq", "eval/kl_seq"},
+          {"Response length", "tokens", "response/len_mean", "eval/len_mean"},
+          {"EOS rate", "share of responses that ended", "response/eos_rate", "eval/eos_rate"},
+          {"Entropy", "nats per token", "policy/entropy", "eval/entropy"},
+          {"Clip fraction", "share of tokens", "policy/clipfrac", ""},
+          {"Explained variance", "share", "value/explained_var", ""},
+          rate};
+}
+
+// What curves are drawn against.
+struct Abscissa {
+  std::string title, label;
+  std::string training, held_out;  // names
+};
+
+std::vector<Abscissa> abscissas_of(const std::string& step) {
+  std::vector<Abscissa> all = {{"Against steps", "step", "step", "step"},
+                               {"Against tokens", "tokens seen", "tokens_seen", "tokens_seen"}};
+  if (step == "ppo") all.push_back({"Against KL", "KL, nats per sequence", "objective/kl_seq", "eval/kl_seq"});
+  return all;
+}
+
+// Runs with equal keys share an axis for what is measured in the unit. Empty: the run measures nothing in it.
+std::string axis_key(const ComparedRun& run, Unit unit) {
+  if (unit == Unit::common || run.record.step != "ppo") return "";
+  std::string key;
+  for (const InputFile& file : input_files(run.record, unit == Unit::judge_score ? "judge-model" : "reward-model"))
+    key += file.hash;
+  if (unit == Unit::judge_score) return key;
+  if (key.empty()) key = run.path;  // a model that is not known is nobody else's
+  const Json* normalised = run.record.settings.find("normalize-reward");
+  if (unit == Unit::normalised_score && normalised != nullptr) key += normalised->dump();
+  return key;
+}
+
+bool shares_axis(const std::vector<ComparedRun>& runs, Unit unit) {
+  std::set<std::string> keys;
+  for (const ComparedRun& run : runs)
+    if (const std::string key = axis_key(run, unit); !key.empty()) keys.insert(key);
+  return keys.size() <= 1;
+}
+
+void add_series(Figure& figure, const ComparedRun& run, size_t color, const Metric& metric, const Abscissa& abscissa) {
+  const LogColumns& log = metric.log == "timings.jsonl" ? run.timings : run.metrics;
+  for (const bool held_out : {false, true}) {
+    const std::string& y = held_out ? metric.held_out : metric.training;
+    const std::string& x = held_out ? abscissa.held_out : abscissa.training;
+    Figure::Series series{.label = run.label + (held_out ? ", held out" : ""),
+                          .points = log.points(x, y),
+                          .source = {metric.log, x, y, run.label},
+                          .color = static_cast<int>(color),
+                          .dashed = held_out};
+    if (!y.empty() && x != y && !series.points.empty()) figure.series.push_back(std::move(series));
+  }
+}
+
+std::vector<Figure> figures_of(const std::vector<ComparedRun>& runs, const Metric& metric, const Abscissa& abscissa) {
+  const Figure blank{.title = metric.title,
+                     .x_label = abscissa.label,
+                     .y_label = metric.y_label,
+                     .style = abscissa.held_out == "eval/kl_seq" ? Figure::Style::points : Figure::Style::line,
+                     .wide_range = metric.wide_range};
+  std::vector<Figure> figures;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    if (i == 0 || !shares_axis(runs, metric.unit)) figures.push_back(blank);
+    if (!shares_axis(runs, metric.unit)) figures.back().title += ": " + runs[i].label;
+    add_series(figures.back(), runs[i], i, metric, abscissa);
+  }
+  return figures;
+}
+
+std::vector<Comparison::Section> sections_of(const std::vector<ComparedRun>& runs) {
+  std::vector<Comparison::Section> sections;
+  for (const Abscissa& abscissa : abscissas_of(runs[0].record.step)) {
+    sections.push_back({abscissa.title, {}});
+    for (const Metric& metric : metrics_of(runs[0].record.step))
+      for (Figure& figure : figures_of(runs, metric, abscissa)) sections.back().figures.push_back(std::move(figure));
+  }
+  return sections;
+}
+
+std::vector<std::string> notes_of(const std::vector<ComparedRun>& runs) {
+  std::vector<std::string> notes;
+  const auto differ = [&](const std::string& what, const std::string& setting) {
+    std::string list;
+    for (const ComparedRun& run : runs) {
+      const std::vector<InputFile> files = input_files(run.record, setting);
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", run.label,
+                          files.empty() ? "none" : files[0].hash.substr(0, 8));
+    }
+    notes.push_back(fmt::format(
+        "The {} differ ({}): their scores have no common axis, and each run has plots of its own.", what, list));
+  };
+  if (!shares_axis(runs, Unit::score))
+    differ("reward models", "reward-model");
+  else if (!shares_axis(runs, Unit::normalised_score))
+    notes.emplace_back("Only some of the runs normalise their rewards: normalised scores have no common axis.");
+  if (!shares_axis(runs, Unit::judge_score)) differ("judges", "judge-model");
+  return notes;
+}
+
+std::vector<std::string> header_of(const std::vector<ComparedRun>& runs, const std::string& first) {
+  std::vector<std::string> header = {first};
+  for (const ComparedRun& run : runs) header.push_back(run.label);
+  return header;
+}
+
+std::string last_value(const LogColumns& log, const std::string& name) {
+  for (size_t line = log.lines(); line-- > 0;)
+    if (log.has(line, name)) return short_number(log.at(line, name));
+  return "";
+}
+
+HtmlTable last_figures(const std::vector<ComparedRun>& runs) {
+  HtmlTable table{"Last figures", header_of(runs, "figure"), {}};
+  const auto add = [&](const std::string& heading, const std::string& name, bool timing) {
+    if (name.empty()) return;
+    std::vector<std::string> row = {heading};
+    for (const ComparedRun& run : runs) row.push_back(last_value(timing ? run.timings : run.metrics, name));
+    if (std::any_of(row.begin() + 1, row.end(), [](const std::string& cell) { return !cell.empty(); }))
+      table.rows.push_back(std::move(row));
+  };
+  add("step", "step", false);
+  add("tokens", "tokens_seen", false);
+  for (const Metric& metric : metrics_of(runs[0].record.step)) {
+    const std::string own = shares_axis(runs, metric.unit) ? "" : " (own scale)";
+    add(metric.title + own, metric.training, metric.log == "timings.jsonl");
+    add(metric.title + ", held out" + own, metric.held_out, false);
+  }
+  return table;
+}
+
+std::vector<std::string> setting_names(const std::vector<ComparedRun>& runs) {
+  std::vector<std::string> names;
+  for (const ComparedRun& run : runs)
+    for (const auto& [name, value] : run.record.settings.as_object())
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  return names;
+}
+
+std::string setting_text(const Json* value) {
+  return value == nullptr ? "-" : value->is_string() ? value->as_string() : value->dump();
+}
+
+HtmlTable differing_settings(const std::vector<ComparedRun>& runs) {
+  HtmlTable table{"Settings that differ", header_of(runs, "flag"), {}};
+  const auto add = [&](const std::string& name, const auto& value_of) {
+    std::vector<std::string> row = {name};
+    for (const ComparedRun& run : runs) row.push_back(value_of(run));
+    if (std::any_of(row.begin() + 2, row.end(), [&](const std::string& cell) { return cell != row[1]; }))
+      table.rows.push_back(std::move(row));
+  };
+  for (const std::string& name : setting_names(runs))
+    add(name, [&](const ComparedRun& run) { return setting_text(run.record.settings.find(name)); });
+  add("version of tercet", [](const ComparedRun& run) { return run.record.version; });
+  return table;
+}
+
+std::vector<std::string> hashes_of(const RunRecord& record, const std::string& setting) {
+  std::vector<std::string> hashes;
+  for (const InputFile& file : input_files(record, setting)) hashes.push_back(file.hash);
+  return hashes;
+}
+
+HtmlTable differing_inputs(const std::vector<ComparedRun>& runs) {
+  HtmlTable table{"Inputs whose hashes differ", header_of(runs, "flag"), {}};
+  for (const std::string& name : setting_names(runs)) {
+    const std::vector<std::string> first = hashes_of(runs[0].record, name);
+    if (std::ranges::all_of(runs, [&](const ComparedRun& run) { return hashes_of(run.record, name) == first; }))
+      continue;
+    std::vector<std::string> row = {name};
+    for (const ComparedRun& run : runs) {
+      std::string cell;
+      for (const InputFile& file : input_files(run.record, name))
+        cell += fmt::format("{}{} {}", cell.empty() ? "" : ", ", file.hash.substr(0, 8), file.path);
+      row.push_back(cell.empty() ? "-" : cell);
+    }
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace
+
+Comparison compare_runs(const std::vector<std::string>& folders) {
+  const std::vector<ComparedRun> runs = read_compared_runs(folders);
+  Comparison comparison{.step = runs[0].record.step, .notes = notes_of(runs), .sections = sections_of(runs)};
+  for (const ComparedRun& run : runs) comparison.runs.push_back({run.label, run.path});
+  for (const HtmlTable& table : {last_figures(runs), differing_settings(runs), differing_inputs(runs)})
+    if (!table.rows.empty()) comparison.tables.push_back(table);
+  return comparison;
+}
+
+}  // namespace tercet
