@@ -69,7 +69,7 @@ class PpoRun {
     for (const ModelInput* input : inputs()) hashes_.set(recorded_name(settings_, input->path), hash_file(input->file));
     folder.check_config(recorded_, hashes_);
     const int64_t iterations = total_iterations();
-    require_steps_left(folder, settings_, iterations);
+    require_resumable(folder, settings_, iterations);
     allocate();
     read_all_weights();
     build_trainer(iterations);

@@ -198,11 +198,16 @@ struct RunFolder::State {
       if (::fsync(::fileno(file)) != 0) fail_errno("cannot flush the log to disk", path);
       return size();
     }
-    void truncate(int64_t size) {
-      open();
-      if (this->size() < size)
+    void require_size(int64_t size) const {
+      std::error_code missing;
+      const uintmax_t present = fs::file_size(path, missing);
+      if (missing ? size > 0 : present < static_cast<uintmax_t>(size))
         fail_input(fmt::format("the log has fewer than the {} bytes that the checkpoint knows", size), path,
                    "restore it; lines of the run are missing");
+    }
+    void truncate(int64_t size) {
+      require_size(size);
+      open();
       if (::ftruncate(::fileno(file), size) != 0) fail_errno("cannot cut the log back", path);
     }
   };
@@ -317,6 +322,12 @@ Json RunFolder::log_positions() {
   for (const char* name : kLogs) positions.set(name, state_->log(name).sync_and_size());
   if (!state_->events.path.empty()) positions.set(kEvents, state_->events.sync_and_size());
   return positions;
+}
+
+void RunFolder::require_logs(const Json& positions) const {
+  for (const char* name : kLogs) state_->log(name).require_size(positions.at(name).as_int());
+  if (const Json* events = positions.find(kEvents); events != nullptr && !state_->events.path.empty())
+    state_->events.require_size(events->as_int());
 }
 
 void RunFolder::truncate_logs(const Json& positions) {

@@ -82,9 +82,11 @@ class RunFolder {
   void sample(const Json& line);
 
   // Sizes in bytes of the logs now, {"metrics.jsonl": n, ...}, flushed to disk, to be stored in a checkpoint; and
-  // cutting them back to such sizes on resume. Throws Error(Fault::input) when a log is shorter than that. Event files
-  // of TensorBoard are among them while they are written; one that `positions` does not know is begun anew.
+  // cutting them back to such sizes on resume. Throws Error(Fault::input) when a log is shorter than that, which
+  // require_logs() finds out without a change. Event files of TensorBoard are among them while they are written; one
+  // that `positions` does not know is begun anew.
   Json log_positions();
+  void require_logs(const Json& positions) const;
   void truncate_logs(const Json& positions);
 
  private:

@@ -34,7 +34,7 @@ int SupervisedRun::run() {
   Json hashes = input_hashes(data_files, {});
   hashes.set(recorded_name(settings_, model_path_), hash_file(weights_path_));
   folder.check_config(recorded_, hashes);
-  require_steps_left(folder, settings_, steps_->total_steps);
+  require_resumable(folder, settings_, steps_->total_steps);
   prepare();
   throw_if_stop_requested();
   folder.write_or_check_config(recorded_, hashes);

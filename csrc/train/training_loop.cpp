@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <filesystem>
 #include <optional>
@@ -240,15 +239,19 @@ std::string latest_checkpoint(const RunFolder& folder) {
   return "";
 }
 
-void require_steps_left(const RunFolder& folder, const CommonSettings& settings, int64_t total_steps) {
-  const std::vector<std::string> all = settings.resume ? checkpoints(folder) : std::vector<std::string>();
-  if (all.empty()) return;
-  const std::string name = fs::path(all.back()).stem().string().substr(std::string_view("step-").size());
-  int64_t step = 0;
-  std::from_chars(name.data(), name.data() + name.size(), step);
+void require_resumable(const RunFolder& folder, const CommonSettings& settings, int64_t total_steps) {
+  const size_t count = settings.resume ? checkpoints(folder).size() : 0;
+  if (count == 0) return;
+  const std::string path = latest_checkpoint(folder);
+  if (path.empty())
+    fail_input(fmt::format("none of the run's {} checkpoints can be read", count), folder.path(),
+               "restore one, or give --overwrite to start the run again");
+  const Json state = parse_json(Hdf5Reader(path).text("state"), path);
+  const int64_t step = state.at("step").as_int();
   if (step > total_steps)
     fail_input(fmt::format("the run has done {} steps, more than the {} asked for", step, total_steps), folder.path(),
                "raise --steps or --epochs");
+  folder.require_logs(state.at("logs"));
 }
 
 void run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps, const StepHooks& hooks) {

@@ -31,8 +31,9 @@ struct StepHooks {
 // changed: train before it changes the state that save() keeps or writes a log, evaluate before it writes a file.
 void run_training_loop(RunFolder& folder, const CommonSettings& settings, int64_t total_steps, const StepHooks& hooks);
 
-// Throws Error(Fault::input) when a run that is to be resumed has a checkpoint beyond `total_steps`.
-void require_steps_left(const RunFolder& folder, const CommonSettings& settings, int64_t total_steps);
+// Throws Error(Fault::input), before anything is changed, when a run that is to be resumed has checkpoints none of
+// which can be read, or is beyond `total_steps`, or has lost lines of its logs.
+void require_resumable(const RunFolder& folder, const CommonSettings& settings, int64_t total_steps);
 
 // The newest good checkpoint under folder/checkpoints ("" when there is none); damaged ones are named in a warning.
 std::string latest_checkpoint(const RunFolder& folder);

@@ -214,6 +214,11 @@ class BadFiles {
     REQUIRE_MESSAGE(run.exit_code == 0, run.err);
     std::filesystem::copy(path("run"), path("bad-record"), std::filesystem::copy_options::recursive);
     write("bad-record/config.toml", "lr = \n");
+    for (const char* copy : {"lost-log", "damaged-run"})
+      std::filesystem::copy(path("run"), path(copy), std::filesystem::copy_options::recursive);
+    write("lost-log/metrics.jsonl", "");
+    for (const auto& checkpoint : std::filesystem::directory_iterator(path("damaged-run/checkpoints")))
+      std::filesystem::resize_file(checkpoint.path(), 100);
     std::filesystem::create_directory(path("mine"));
     write("mine/thesis.tex", "text\n");
   }

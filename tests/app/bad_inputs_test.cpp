@@ -223,6 +223,8 @@ const std::vector<BadInput> kOutputs = {
     {"reward --resume --out run", "run: the folder holds a run of sft; resume it with that command"},
     {"sft --resume --out run --lr 1", "a resumed run keeps its settings: --lr was"},
     {"sft --resume --out run --steps 1", "run: the run has done 2 steps, more than the 1 asked for; raise --steps"},
+    {"sft --resume --steps 3 --out lost-log", "lost-log/metrics.jsonl: the log has fewer than the"},
+    {"sft --resume --steps 3 --out damaged-run", "damaged-run: none of the run's"},
     {"sft --resume --out bad-record", "bad-record/config.toml:1: cannot read the value"},
     {"sft --model run/model.h5 --data pairs.jsonl --out run --overwrite", "--overwrite would delete it with the run"},
     {"export lm.h5 --out mine", "mine: the folder is not empty"},

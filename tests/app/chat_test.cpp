@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <poll.h>
 #include <pty.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -210,14 +211,20 @@ class Terminal {
     from_ = seen_.find(text, from_) + text.size();
   }
 
-  // After typing `key`, again each second in which nothing comes: a Ctrl-D that arrives before the line is edited ends
-  // no line of the terminal's own.
-  int exit_code(const std::string& key) {
-    size_t seen = 0;
-    do {
-      if (seen_.size() == seen || seen == 0) type(key);
-      seen = seen_.size();
-    } while (read_some());
+  // And until the program edits the line, which libedit begins after it has written the prompt. What is typed before
+  // that is the terminal's own line, with its own echo and keys.
+  void wait_for_prompt(const std::string& prompt) {
+    wait_for(prompt);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (termios mode = {}; ::tcgetattr(terminal_, &mode) == 0 && (mode.c_lflag & ICANON) != 0;) {
+      REQUIRE(std::chrono::steady_clock::now() < end);
+      ::usleep(1000);
+    }
+  }
+
+  int exit_code() {
+    while (read_some()) {
+    }
     int status = 0;
     ::waitpid(child_, &status, 0);
     child_ = -1;
@@ -247,19 +254,20 @@ TEST_CASE("on a terminal lines are edited, UTF-8 too, and earlier ones come back
   const std::string model = make_model(folder), saved = folder.path + "/saved.jsonl";
   Terminal terminal(chat_arguments(model, {"--max-new-tokens", "5", "--temperature", "0"}));
   terminal.wait_for("/help lists the commands, Ctrl-D ends");
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   terminal.type("tex\x7f\x7fin\x01the caf\xC3\xA9\xC3\xA8\x7f \r");  // backspaces, Ctrl-A
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   terminal.type("\x1b[A!\r");  // the line above
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   terminal.type("on\\\r");
-  terminal.wait_for("| ");
+  terminal.wait_for_prompt("| ");
   terminal.type("a hen\r");
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   terminal.type("/save " + saved + "\r");
   terminal.wait_for("saved in ");
-  terminal.wait_for("> ");
-  CHECK(terminal.exit_code("\x04") == 0);
+  terminal.wait_for_prompt("> ");
+  terminal.type("\x04");
+  CHECK(terminal.exit_code() == 0);
   const std::vector<std::string> turns = saved_turns(saved);
   REQUIRE(turns.size() == 6);
   CHECK(turns[0] == "the caf\xC3\xA9 tin");
@@ -283,21 +291,21 @@ TEST_CASE("Ctrl-C stops an answer and keeps what was said; at the prompt it ends
   const TemporaryFolder folder;
   const std::string model = make_talkative_model(folder), saved = folder.path + "/saved.jsonl";
   Terminal terminal(chat_arguments(model, {"--max-new-tokens", "59000", "--temperature", "0"}));
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   terminal.type("the tin\r");
   terminal.wait_for("the tin\r\n");
   terminal.wait_for("e");  // of the answer
   terminal.type("\x03");
   terminal.wait_for("stopped");
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   terminal.type("/save " + saved + "\r");
   terminal.wait_for("saved in ");
-  terminal.wait_for("> ");
+  terminal.wait_for_prompt("> ");
   const std::vector<std::string> turns = saved_turns(saved);
   REQUIRE(turns.size() == 2);
   CHECK_FALSE(turns[1].empty());
-  terminal.type("half a line");
-  CHECK(terminal.exit_code("\x03") == 0);
+  terminal.type("half a line\x03");
+  CHECK(terminal.exit_code() == 0);
 }
 
 TEST_CASE("an interrupt while a script's chat waits for a line ends it with exit code 0") {
