@@ -9,9 +9,6 @@ import time
 import torch
 import transformers
 
-PARAMETERS = 125_239_296
-STATE_MIB = PARAMETERS * 4 * 4 / 2**20  # weights, gradients and two moments in fp32
-
 folder, rounds = sys.argv[1], range(1, int(sys.argv[2]) + 1)
 
 
@@ -32,8 +29,9 @@ def sft(name, what):
     losses = [line["sft/loss"] for line in lines(f"{name}-tercet-1-metrics.jsonl") if "sft/loss" in line]
     difference = max(abs(x - y) / y for x, y in zip(losses, peers[0]["losses"]))
     row(what, a, b, "tokens/s", a / b, f"losses of {len(losses)} steps within {difference:.1e}")
-    memory = statistics.median(lines(f"{name}-tercet-{r}.json")[0]["peak_mib"] for r in rounds) - STATE_MIB
-    peer_memory = statistics.median(peer["peak_mib"] for peer in peers) - STATE_MIB
+    state = peers[0]["parameters"] * 4 * 4 / 2**20  # weights, gradients and two moments in fp32
+    memory = statistics.median(lines(f"{name}-tercet-{r}.json")[0]["peak_mib"] for r in rounds) - state
+    peer_memory = statistics.median(peer["peak_mib"] for peer in peers) - state
     row("  memory beyond the state", memory, peer_memory, "MiB", peer_memory / memory, "")
 
 

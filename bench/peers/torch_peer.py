@@ -2,7 +2,7 @@
 """The peer of bench/peers/run.sh: PyTorch and transformers on the same weights, texts and cores, as users run them: batches padded
 to their longest sequence, scaled_dot_product_attention, fused AdamW, generate() with its own KV cache.
 
-  torch_peer.py sft      MODEL_FOLDER DATA STEPS MICRO_BATCH response|all   {"losses", "seconds", "tokens", "peak_mib"}
+  torch_peer.py sft      MODEL_FOLDER DATA STEPS MICRO_BATCH response|all   {"parameters", "losses", "seconds", "tokens", "peak_mib"}
   torch_peer.py generate MODEL_FOLDER DATA NEW_TOKENS                       {"seconds", "ids"}"""
 import json
 import resource
@@ -58,7 +58,8 @@ def sft(model, records, steps, micro_batch, loss_on):
         losses.append(total)
         seconds.append(time.perf_counter() - start)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"losses": losses, "seconds": seconds, "tokens": sum(len(p) + len(a) for p, a in records), "peak_mib": peak}
+    parameters = sum(p.numel() for p in model.parameters())
+    return {"parameters": parameters, "losses": losses, "seconds": seconds, "tokens": sum(len(p) + len(a) for p, a in records), "peak_mib": peak}
 
 
 def generate(model, records, new_tokens):

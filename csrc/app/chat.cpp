@@ -98,7 +98,7 @@ class Chat {
             .max_prompt_tokens = prompt,
             .max_new_tokens = settings_.max_new_tokens,
             .prefill_tokens = prompt,
-            .truncating_sampler = settings_.top_k > 0 || settings_.top_p < 1};
+            .truncating_sampler = truncates(settings_)};
   }
 
   // One line, or several joined where a backslash ends them.
@@ -159,8 +159,7 @@ class Chat {
     TextCallbacks callbacks;
     callbacks.piece = [&](size_t, std::string_view piece) { printed.add(piece); };
     callbacks.cancelled = [] { return interrupted(); };
-    TextGenerationOptions options{
-        .sampling = sampling_options(settings_), .max_new_tokens = settings_.max_new_tokens, .stops = settings_.stop};
+    TextGenerationOptions options = text_generation_options(settings_);
     options.sampling.seed += answers_++;
     const Finish finish =
         generate_texts(*run_.stream, model_.generator(), tokenizer_, {&prompt, 1}, options, callbacks).front().finish;

@@ -49,14 +49,12 @@ int run_generate(const GenerateSettings& settings) {
                                     .max_prompt_tokens = longest,
                                     .max_new_tokens = settings.max_new_tokens,
                                     .prefill_tokens = std::max<int64_t>(1024, longest),
-                                    .truncating_sampler = settings.top_k > 0 || settings.top_p < 1};
+                                    .truncating_sampler = truncates(settings)};
   AnsweringModel model(run, settings.model, info, generation);
 
-  const TextGenerationOptions text_options{
-      .sampling = sampling_options(settings), .max_new_tokens = settings.max_new_tokens, .stops = settings.stop};
   TextCallbacks callbacks;
   callbacks.item = [](size_t, const TextGeneration& one) { print_generation(one); };
-  generate_texts(*run.stream, model.generator(), tokenizer, prompts, text_options, callbacks);
+  generate_texts(*run.stream, model.generator(), tokenizer, prompts, text_generation_options(settings), callbacks);
   return 0;
 }
 

@@ -59,9 +59,16 @@ ModelInfo read_language_model_info(const std::string& path) {
   return info;
 }
 
-SamplingOptions sampling_options(const SamplingSettings& settings) {
-  return {.temperature = settings.temperature, .top_k = settings.top_k, .top_p = settings.top_p, .seed = settings.seed};
+TextGenerationOptions text_generation_options(const SamplingSettings& settings) {
+  return {.sampling = {.temperature = settings.temperature,
+                       .top_k = settings.top_k,
+                       .top_p = settings.top_p,
+                       .seed = settings.seed},
+          .max_new_tokens = settings.max_new_tokens,
+          .stops = settings.stop};
 }
+
+bool truncates(const SamplingSettings& settings) { return settings.top_k > 0 || settings.top_p < 1; }
 
 AnsweringModel::AnsweringModel(RunDevice& run, const std::string& path, const ModelInfo& info,
                                const GeneratorOptions& options) {

@@ -8,6 +8,7 @@
 
 #include "app/commands.h"
 #include "rollout/generator.h"
+#include "rollout/text_generation.h"
 #include "train/evaluation.h"
 #include "train/run_setup.h"
 
@@ -42,7 +43,10 @@ class ScoringModel {
 // What a model file says about itself. Throws Error(Fault::input) for a reward model, which cannot answer prompts.
 ModelInfo read_language_model_info(const std::string& path);
 
-SamplingOptions sampling_options(const SamplingSettings& settings);
+TextGenerationOptions text_generation_options(const SamplingSettings& settings);
+
+// Whether drawing needs the memory of a truncating sampler (GeneratorOptions).
+bool truncates(const SamplingSettings& settings);
 
 // A language model file with the weights in memory and a generator that draws its responses. Prints the plan.
 class AnsweringModel {

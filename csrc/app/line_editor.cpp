@@ -2,13 +2,13 @@
 #include <histedit.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <clocale>
 #include <csignal>
 
 #include "app/line_input.h"
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "text/unicode.h"
 
 namespace tercet {
@@ -55,7 +55,7 @@ class LineEditor final : public LineInput {
     el_wset(editor_, EL_GETCFN, read_character);
     el_wset(editor_, EL_BIND, L"^R", L"em-inc-search-prev", nullptr);
     el_source(editor_, nullptr);
-    notice_changes();
+    handle_signals({SIGWINCH, SIGCONT}, [](int) { terminal_changed = 1; });
   }
 
   ~LineEditor() override {
@@ -116,15 +116,6 @@ class LineEditor final : public LineInput {
     el_resize(editor);
     el_wset(editor, EL_PREP_TERM, 1);
     el_wset(editor, EL_REFRESH);
-  }
-
-  static void notice_changes() {
-    struct sigaction action = {};
-    action.sa_handler = [](int) { terminal_changed = 1; };
-    action.sa_flags = SA_RESTART;
-    sigemptyset(&action.sa_mask);
-    for (const int signal : {SIGWINCH, SIGCONT})
-      if (::sigaction(signal, &action, nullptr) != 0) fail_errno("cannot handle signals", "");
   }
 
   HistoryW* history_ = nullptr;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 
 namespace tercet {
 namespace {
@@ -72,11 +73,7 @@ std::unique_ptr<LineInput> plain_input() { return std::make_unique<PlainInput>()
 
 void catch_interrupts() {
   if (wake_pipe[0] < 0 && ::pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) fail_errno("cannot handle signals", "");
-  struct sigaction action = {};
-  action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  if (::sigaction(SIGINT, &action, nullptr) != 0) fail_errno("cannot handle signals", "");
+  handle_signals({SIGINT}, on_interrupt);
 }
 
 bool interrupted() { return interrupt_flag != 0; }

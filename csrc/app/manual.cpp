@@ -57,9 +57,8 @@ std::string manual_page() {
       tercet_version());
   for (const Command& command : commands()) text += command_pages(command);
   return text +
-         ".SH EXIT STATUS\n0 done, 1 the run failed, 2 arguments or inputs are wrong, 130 and 143 stopped by a signal "
-         "after "
-         "saving.\n";
+         ".SH EXIT STATUS\n0 done, 1 the run failed, 2 arguments or inputs are wrong, 130 and 143 stopped by a "
+         "signal after saving.\n";
 }
 
 std::string bash_completion() {

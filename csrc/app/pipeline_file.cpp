@@ -23,8 +23,9 @@ bool takes_key(const std::string& step, const std::string& key) {
 }  // namespace
 
 PipelineFile::PipelineFile(const std::string& path) : path_(path), text_(read_file(path)) {
-  for (const TomlTable& table : toml_tables(text_, path)) read_table(table);
-  for (TomlEntry& entry : parse_toml(text_, path)) {
+  TomlDocument document = parse_toml_document(text_, path);
+  for (const TomlTable& table : document.tables) read_table(table);
+  for (TomlEntry& entry : document.entries) {
     if (entry.table == "model") {
       read_model(entry);
       continue;

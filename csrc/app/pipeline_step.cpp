@@ -34,7 +34,7 @@ StepStatus compared(const RunRecord& before, const RunRecord& now, bool finished
 
 }  // namespace
 
-std::vector<std::string> input_files(const Invocation& invocation) {
+std::vector<std::string> files_read(const Invocation& invocation) {
   std::vector<std::string> files;
   for (const Flag& flag : flags()) {
     if (!takes(*invocation.command, flag) || !flag.is_path() || flag.name == "out") continue;
@@ -50,7 +50,7 @@ RunRecord record_of(const Invocation& invocation, const RecordedNames& names) {
   RunRecord record{invocation.command->name, tercet_version(), invocation.settings_as_json, Json::object()};
   for (const auto& [name, value] : invocation.settings_as_json.as_object())
     if (value.is_string()) record.settings.set(name, recorded(names, value.as_string()));
-  for (const std::string& path : input_files(invocation))
+  for (const std::string& path : files_read(invocation))
     record.input_hashes.set(recorded(names, path), hash_file(path));
   return record;
 }

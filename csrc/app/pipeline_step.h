@@ -14,7 +14,7 @@ namespace tercet {
 using RecordedNames = std::map<std::string, std::string>;
 
 // The paths of all files that a command reads.
-std::vector<std::string> input_files(const Invocation& invocation);
+std::vector<std::string> files_read(const Invocation& invocation);
 
 // The record that a step keeps when it begins now. Throws Error(Fault::input) when a file cannot be read.
 RunRecord record_of(const Invocation& invocation, const RecordedNames& names);

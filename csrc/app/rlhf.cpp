@@ -88,7 +88,7 @@ class Pipeline {
     std::vector<Invocation> all = {sft(), reward(), ppo()};
     if (file_.evaluates()) all.push_back(eval());
     for (const Invocation& invocation : all)
-      for (const std::string& path : input_files(invocation))
+      for (const std::string& path : files_read(invocation))
         if (!is_result(path)) MappedFile{path};
   }
 

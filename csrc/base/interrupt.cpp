@@ -19,14 +19,20 @@ void on_signal(int signal) {
 
 }  // namespace
 
-InterruptGuard::InterruptGuard() {
-  received = 0;
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int)) {
   struct sigaction action = {};
-  action.sa_handler = on_signal;
+  action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  if (::sigaction(SIGINT, &action, &before_int) != 0 || ::sigaction(SIGTERM, &action, &before_term) != 0)
-    fail_errno("cannot handle signals", "");
+  for (const int signal : signals)
+    if (::sigaction(signal, &action, nullptr) != 0) fail_errno("cannot handle signals", "");
+}
+
+InterruptGuard::InterruptGuard() {
+  received = 0;
+  ::sigaction(SIGINT, nullptr, &before_int);
+  ::sigaction(SIGTERM, nullptr, &before_term);
+  handle_signals({SIGINT, SIGTERM}, on_signal);
 }
 
 InterruptGuard::~InterruptGuard() {

@@ -1,9 +1,13 @@
-// Stops by a signal for commands that write one result and nothing else: what is in the making is removed.
+// Signals: handlers, and stops for commands that write one result and nothing else: what is in the making is removed.
 #pragma once
 
 #include <exception>
+#include <initializer_list>
 
 namespace tercet {
+
+// From now on `handler` gets these signals; system calls that they meet go on. Throws Error(Fault::run).
+void handle_signals(std::initializer_list<int> signals, void (*handler)(int));
 
 // SIGINT or SIGTERM came while an InterruptGuard lived. The process ends with exit code 128 + signal().
 class Interrupted : public std::exception {
@@ -17,7 +21,7 @@ class Interrupted : public std::exception {
 };
 
 // While it lives, SIGINT and SIGTERM make throw_if_interrupted() throw; a second one ends the process at once. One at a
-// time; training, which saves before it stops, has handlers of its own (train/run_folder.h).
+// time; training, which saves before it stops, has handlers of its own (train/signals.h).
 class InterruptGuard {
  public:
   InterruptGuard();

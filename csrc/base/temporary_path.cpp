@@ -82,6 +82,8 @@ void sync_to_disk(const std::string& path, int flags) {
 
 }  // namespace
 
+bool is_temporary_name(std::string_view name) { return name.find(kMark) != std::string_view::npos; }
+
 void check_output_place(const std::string& place, PathKind kind) {
   std::error_code ignored;  // creating it says what is wrong with a name
   if (!fs::is_directory(folder_of(place), ignored))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace tercet {
 
@@ -10,6 +11,9 @@ enum class PathKind { file, folder };
 // Throws Error(Fault::input) when nothing can be written at `place`: its folder does not exist, or a folder is where a
 // file should go.
 void check_output_place(const std::string& place, PathKind kind);
+
+// Whether a file of this name is one in the making, of any place.
+bool is_temporary_name(std::string_view name);
 
 // A new file or folder beside `place`, removed on destruction unless published. Its writer holds a lock on it, so that
 // what a killed process left behind is known and removed by the next writer of the same place.

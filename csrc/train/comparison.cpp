@@ -6,64 +6,46 @@
 #include <set>
 
 #include "train/compared_runs.h"
+#include "train/standard_plots.h"
 
 namespace tercet {
 namespace {
 
-// What a metric is measured in.
-enum class Unit {
-  common,            // the same in all runs
-  score,             // of the reward model
-  normalised_score,  // of the reward model, and normalised or not
-  judge_score,       // of the judge
-};
-
+// A training series of a plot and the held-out one beside it; either may be missing.
 struct Metric {
   std::string title, y_label;
   std::string training, held_out;  // names; one may be empty
-  Unit unit = Unit::common;
+  Scale scale = Scale::common;
   bool wide_range = false;
-  std::string log = "metrics.jsonl";
+  std::string log;
 };
 
+// The title of one of the `count` metrics of a plot.
+std::string title_of(const PlotSpec& plot, const std::string& label, size_t count) {
+  return count == 1 || label == "training" || label == "held out" ? plot.title : plot.title + ", " + label;
+}
+
+void add_metrics(const PlotSpec& plot, std::vector<Metric>& metrics) {
+  std::vector<PlotSpec::Series> training, held_out;
+  for (const PlotSpec::Series& series : plot.series) (series.held_out ? held_out : training).push_back(series);
+  const size_t count = std::max(training.size(), held_out.size());
+  for (size_t i = 0; i < count; ++i) {
+    const PlotSpec::Series& first = i < training.size() ? training[i] : held_out[i];
+    metrics.push_back({.title = title_of(plot, first.label, count),
+                       .y_label = plot.y_label,
+                       .training = i < training.size() ? training[i].name : "",
+                       .held_out = i < held_out.size() ? held_out[i].name : "",
+                       .scale = first.scale,
+                       .wide_range = plot.wide_range,
+                       .log = plot.log});
+  }
+}
+
 std::vector<Metric> metrics_of(const std::string& step) {
-  const Metric rate = {.title = "Rate",
-                       .y_label = "tokens per second",
-                       .training = "tokens_per_s",
-                       .held_out = "",
-                       .log = "timings.jsonl"};
-  const Metric norm = {.title = "Gradient norm",
-                       .y_label = "2-norm before clipping",
-                       .training = "grad_norm",
-                       .held_out = "",
-                       .wide_range = true};
-  if (step == "sft")
-    return {{"Loss", "nats per token", "sft/loss", "eval/loss"},
-            {.title = "Perplexity", .y_label = "", .training = "sft/ppl", .held_out = "eval/ppl", .wide_range = true},
-            {"Entropy", "nats per token", "sft/entropy", "eval/entropy"},
-            norm,
-            {"Learning rate", "per optimiser step", "lr", ""},
-            rate};
-  if (step == "reward")
-    return {{"Loss", "nats per pair", "rm/loss", "eval/loss"},
-            {"Accuracy", "share of pairs", "rm/acc", "eval/accuracy"},
-            {"Margin", "log-odds", "rm/margin_mean", "eval/margin"},
-            norm,
-            {"Learning rate", "per optimiser step", "lr", ""},
-            rate};
-  return {{"Score", "raw", "objective/score", "eval/score", Unit::score},
-          {"Normalised score", "standard deviations", "objective/score_normalized", "eval/score_normalized",
-           Unit::normalised_score},
-          {"Judge's score", "raw", "", "eval/judge_score", Unit::judge_score},
-          {"Win rate against the reference", "share of prompts", "", "eval/win_rate", Unit::score},
-          {"Reward with KL penalty", "per sequence", "objective/rlhf_reward", "", Unit::normalised_score},
-          {"KL", "nats per sequence", "objective/kl_seq", "eval/kl_seq"},
-          {"Response length", "tokens", "response/len_mean", "eval/len_mean"},
-          {"EOS rate", "share of responses that ended", "response/eos_rate", "eval/eos_rate"},
-          {"Entropy", "nats per token", "policy/entropy", "eval/entropy"},
-          {"Clip fraction", "share of tokens", "policy/clipfrac", ""},
-          {"Explained variance", "share", "value/explained_var", ""},
-          rate};
+  std::vector<Metric> metrics;
+  for (const PlotSpec& plot : standard_plots(step))
+    if (plot.compared && plot.x == "step") add_metrics(plot, metrics);
+  return metrics;
 }
 
 // What curves are drawn against.
@@ -79,23 +61,23 @@ std::vector<Abscissa> abscissas_of(const std::string& step) {
   return all;
 }
 
-// Runs with equal keys share an axis for what is measured in the unit. Empty: the run measures nothing in it.
-std::string axis_key(const ComparedRun& run, Unit unit) {
-  if (unit == Unit::common || run.record.step != "ppo") return "";
+// Runs with equal keys share an axis for what is measured in the scale. Empty: the run measures nothing in it.
+std::string axis_key(const ComparedRun& run, Scale scale) {
+  if (scale == Scale::common || run.record.step != "ppo") return "";
   std::string key;
-  for (const InputFile& file : input_files(run.record, unit == Unit::judge_score ? "judge-model" : "reward-model"))
+  for (const InputFile& file : input_files(run.record, scale == Scale::judge_score ? "judge-model" : "reward-model"))
     key += file.hash;
-  if (unit == Unit::judge_score) return key;
+  if (scale == Scale::judge_score) return key;
   if (key.empty()) key = run.path;  // a model that is not known is nobody else's
   const Json* normalised = run.record.settings.find("normalize-reward");
-  if (unit == Unit::normalised_score && normalised != nullptr) key += normalised->dump();
+  if (scale == Scale::normalised_score && normalised != nullptr) key += normalised->dump();
   return key;
 }
 
-bool shares_axis(const std::vector<ComparedRun>& runs, Unit unit) {
+bool shares_axis(const std::vector<ComparedRun>& runs, Scale scale) {
   std::set<std::string> keys;
   for (const ComparedRun& run : runs)
-    if (const std::string key = axis_key(run, unit); !key.empty()) keys.insert(key);
+    if (const std::string key = axis_key(run, scale); !key.empty()) keys.insert(key);
   return keys.size() <= 1;
 }
 
@@ -121,8 +103,8 @@ std::vector<Figure> figures_of(const std::vector<ComparedRun>& runs, const Metri
                      .wide_range = metric.wide_range};
   std::vector<Figure> figures;
   for (size_t i = 0; i < runs.size(); ++i) {
-    if (i == 0 || !shares_axis(runs, metric.unit)) figures.push_back(blank);
-    if (!shares_axis(runs, metric.unit)) figures.back().title += ": " + runs[i].label;
+    if (i == 0 || !shares_axis(runs, metric.scale)) figures.push_back(blank);
+    if (!shares_axis(runs, metric.scale)) figures.back().title += ": " + runs[i].label;
     add_series(figures.back(), runs[i], i, metric, abscissa);
   }
   return figures;
@@ -150,11 +132,11 @@ std::vector<std::string> notes_of(const std::vector<ComparedRun>& runs) {
     notes.push_back(fmt::format(
         "The {} differ ({}): their scores have no common axis, and each run has plots of its own.", what, list));
   };
-  if (!shares_axis(runs, Unit::score))
+  if (!shares_axis(runs, Scale::score))
     differ("reward models", "reward-model");
-  else if (!shares_axis(runs, Unit::normalised_score))
+  else if (!shares_axis(runs, Scale::normalised_score))
     notes.emplace_back("Only some of the runs normalise their rewards: normalised scores have no common axis.");
-  if (!shares_axis(runs, Unit::judge_score)) differ("judges", "judge-model");
+  if (!shares_axis(runs, Scale::judge_score)) differ("judges", "judge-model");
   return notes;
 }
 
@@ -182,7 +164,7 @@ HtmlTable last_figures(const std::vector<ComparedRun>& runs) {
   add("step", "step", false);
   add("tokens", "tokens_seen", false);
   for (const Metric& metric : metrics_of(runs[0].record.step)) {
-    const std::string own = shares_axis(runs, metric.unit) ? "" : " (own scale)";
+    const std::string own = shares_axis(runs, metric.scale) ? "" : " (own scale)";
     add(metric.title + own, metric.training, metric.log == "timings.jsonl");
     add(metric.title + ", held out" + own, metric.held_out, false);
   }

@@ -9,6 +9,7 @@
 #include "store/hdf5_file.h"
 #include "train/ppo_trainer.h"
 #include "train/report.h"
+#include "train/report_samples.h"
 #include "train/signals.h"
 #include "train/steps.h"
 
@@ -16,7 +17,6 @@ namespace tercet {
 namespace {
 
 constexpr int kSplitShare = 2;
-constexpr size_t kSamples = 20;
 constexpr int64_t kGenerationSlots = 64;
 constexpr int64_t kPrefillTokens = 1024;
 
@@ -277,7 +277,7 @@ class PpoRun {
   }
 
   Json train(int64_t step) {
-    if (step == 1 && settings_.eval_data.empty()) write_samples(0, trainer_->samples(kSamples));
+    if (step == 1 && settings_.eval_data.empty()) write_samples(0, trainer_->samples(kFixedSamples));
     Json metrics = trainer_->iteration(step);
     const PpoTrainer::Timings& times = trainer_->timings();
     const double seconds = times.generate + times.score + times.logprob + times.train;
@@ -293,7 +293,7 @@ class PpoRun {
 
   Json evaluate(int64_t step) {
     std::vector<PpoTrainer::Sample> samples;
-    const Json metrics = trainer_->evaluate(kSamples, samples);
+    const Json metrics = trainer_->evaluate(kFixedSamples, &samples);
     const double score = metrics.at("eval/score").as_double();
     if (!best_score_ || score > *best_score_) {
       best_score_ = score;
@@ -327,7 +327,7 @@ class PpoRun {
   }
 
   void finish(int64_t iterations) {
-    if (settings_.eval_data.empty()) write_samples(iterations, trainer_->samples(kSamples));
+    if (settings_.eval_data.empty()) write_samples(iterations, trainer_->samples(kFixedSamples));
     write(actor_.info, "model.h5", actor_model_->units());
     ModelInfo critic = critic_.info;
     critic.affine = affine_of(critic_);

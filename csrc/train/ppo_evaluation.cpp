@@ -51,12 +51,7 @@ void PpoTrainer::prepare_reference_responses(std::span<const Prompt* const> prom
   reference_responses_ = std::move(responses);
 }
 
-Json PpoTrainer::evaluate() {
-  std::vector<Sample> none;
-  return evaluate(0, none);
-}
-
-Json PpoTrainer::evaluate(size_t sample_count, std::vector<Sample>& samples) {
+Json PpoTrainer::evaluate(size_t sample_count, std::vector<Sample>* samples) {
   const ProfileScope scope(stream_, "evaluate");
   TERCET_REQUIRE(!data_.eval_prompts.empty(), "there are no evaluation prompts");
   const std::vector<const Prompt*> prompts = first_prompts(data_.eval_prompts, data_.eval_prompts.size());
@@ -71,9 +66,9 @@ Json PpoTrainer::evaluate(size_t sample_count, std::vector<Sample>& samples) {
   const std::vector<double> scores = scores_of(rollouts);
   Experience x = make_experience(std::move(rollouts));
   compute_log_probs(x);
-  for (size_t b = 0; b < std::min(sample_count, x.rollouts.size()); ++b) {
-    samples.push_back({x.rollouts[b], x.kl(b), {}});
-    if (models_.judge != nullptr) samples.back().judge_score = judge_scores[b];
+  for (size_t b = 0; samples != nullptr && b < std::min(sample_count, x.rollouts.size()); ++b) {
+    samples->push_back({x.rollouts[b], x.kl(b), {}});
+    if (models_.judge != nullptr) samples->back().judge_score = judge_scores[b];
   }
 
   MetricTable table;

@@ -70,10 +70,9 @@ class PpoTrainer {
   };
 
   // Metrics "eval/..." on the evaluation prompts with fixed noise. Changes nothing in training. The reference's
-  // responses are drawn and scored at the first call. The first `sample_count` responses are added to `samples`. Throws
-  // Interrupted when a stop is asked for.
-  Json evaluate(size_t sample_count, std::vector<Sample>& samples);
-  Json evaluate();
+  // responses are drawn and scored at the first call. The first `sample_count` responses are added to `samples`, when
+  // it is given. Throws Interrupted when a stop is asked for.
+  Json evaluate(size_t sample_count = 0, std::vector<Sample>* samples = nullptr);
 
   // Responses to the first `count` training prompts, with the noise of evaluation.
   std::vector<Sample> samples(size_t count);

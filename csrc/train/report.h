@@ -9,30 +9,9 @@
 #include "data/dataset.h"
 #include "train/html.h"
 #include "train/run_logs.h"
-#include "train/svg_plot.h"
+#include "train/standard_plots.h"
 
 namespace tercet {
-
-// A plot of a log: a curve per series, over the lines that have both the metric and x.
-struct PlotSpec {
-  struct Series {
-    std::string label;
-    std::string name;    // of the metric
-    std::string x = {};  // empty: that of the plot
-    bool held_out = false;
-  };
-
-  std::string title;
-  std::string y_label;
-  std::vector<Series> series;
-  std::string x = "step";  // a metric's name; the plot of another one than the step is a cloud of points
-  std::string x_label = "step";
-  std::string log = "metrics.jsonl";
-  bool wide_range = false;  // Figure::wide_range
-};
-
-// The plots of a step's report: "sft", "reward" or "ppo".
-std::vector<PlotSpec> standard_plots(const std::string& step);
 
 struct ReportInput {
   std::string title;

@@ -20,6 +20,9 @@
 
 namespace tercet {
 
+// Of sft and ppo, at each evaluation.
+constexpr size_t kFixedSamples = 20;
+
 // HTML: sft and ppo show fixed records before and after, those of the best, the worst and a random change and, folded,
 // all; reward shows the pairs of the lowest, the highest and a random margin. Empty without samples.
 std::string samples_section(const std::string& step, const std::vector<Json>& samples);

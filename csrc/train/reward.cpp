@@ -197,11 +197,7 @@ class RewardRun final : public SupervisedRun {
     }
   }
 
-  HtmlTable records_table() const override {
-    const std::pair<std::string, const DropCounts*> sources[] = {{"training", &data_.drops},
-                                                                 {"held out", &held_out_.drops}};
-    return dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1));
-  }
+  const DropCounts& drops(bool held_out) const override { return held_out ? held_out_.drops : data_.drops; }
 
   bool token_loss_;
   bool shuffle_labels_;

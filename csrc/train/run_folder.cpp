@@ -36,8 +36,7 @@ constexpr std::array kRunFiles = {"config.toml",   "model.h5",      "best.h5",  
                                   "inputs",        "checkpoints",   "logs",          "tensorboard"};
 
 bool is_run_file(const std::string& name) {
-  return name == kLock || std::ranges::find(kRunFiles, name) != kRunFiles.end() ||
-         name.find(".partial-") != std::string::npos;
+  return name == kLock || std::ranges::find(kRunFiles, name) != kRunFiles.end() || is_temporary_name(name);
 }
 
 [[noreturn]] void fail_no_run(const std::string& folder) {

@@ -2,13 +2,13 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "train/report_samples.h"
 #include "train/supervised_run.h"
 
 namespace tercet {
 namespace {
 
 constexpr int kSplitShare = 0;
-constexpr size_t kSamples = 20;
 
 class SftRun final : public SupervisedRun {
  public:
@@ -75,7 +75,7 @@ class SftRun final : public SupervisedRun {
     Json metrics = Json::object();
     metrics.set("eval/loss", figures.loss).set("eval/ppl", figures.perplexity()).set("eval/tokens", figures.tokens);
     metrics.set("eval/entropy", figures.entropy);
-    for (size_t i = 0; i < std::min(kSamples, held_out_.sequences.size()); ++i) {
+    for (size_t i = 0; i < std::min(kFixedSamples, held_out_.sequences.size()); ++i) {
       const Sequence& sequence = held_out_.sequences[i];
       const std::span<const int32_t> ids = sequence.ids;
       const auto prompt = static_cast<size_t>(sequence.prompt_length);
@@ -95,11 +95,7 @@ class SftRun final : public SupervisedRun {
                        metrics.at("sft/ppl").as_double());
   }
 
-  HtmlTable records_table() const override {
-    const std::pair<std::string, const DropCounts*> sources[] = {{"training", &data_.drops},
-                                                                 {"held out", &held_out_.drops}};
-    return dropped_records_table(std::span(sources).first(has_held_out() ? 2 : 1));
-  }
+  const DropCounts& drops(bool held_out) const override { return held_out ? held_out_.drops : data_.drops; }
 
   bool all_tokens_;
   SftData data_, held_out_;

@@ -5,8 +5,6 @@
 #include <csignal>
 #include <string_view>
 
-#include "base/error.h"
-
 namespace tercet {
 namespace {
 
@@ -28,14 +26,7 @@ void on_signal(int signal) {
 
 }  // namespace
 
-void install_signal_handlers() {
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1})
-    if (::sigaction(signal, &action, nullptr) != 0) fail_errno("cannot handle signals", "");
-}
+void install_signal_handlers() { handle_signals({SIGINT, SIGTERM, SIGUSR1}, on_signal); }
 
 int stop_signal() { return requested_stop; }
 

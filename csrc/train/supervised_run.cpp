@@ -69,6 +69,12 @@ void SupervisedRun::finish(RunFolder& folder, const Json& hashes) {
   log::info("report: {}", folder.file("report.html"));
 }
 
+HtmlTable SupervisedRun::records_table() const {
+  std::vector<std::pair<std::string, const DropCounts*>> sources = {{"training", &drops(false)}};
+  if (has_held_out()) sources.emplace_back("held out", &drops(true));
+  return dropped_records_table(sources);
+}
+
 void SupervisedRun::prepare() {
   const int64_t tokens = micro_batch_tokens(settings_, largest_item());
   limits_ = {tokens, tokens};

@@ -35,8 +35,8 @@ class SupervisedRun {
   // Sets what the finished model's file says besides the weights; adds to `samples` what no evaluation did.
   virtual void complete(ModelInfo& info, std::vector<Json>& samples) = 0;
   virtual std::string summary(const Json& metrics) const = 0;
-  // What became of the records of each source.
-  virtual HtmlTable records_table() const = 0;
+  // What became of the training or held-out records.
+  virtual const DropCounts& drops(bool held_out) const = 0;
   // Memory of the loss itself, beside the model's; planned once limits_ are known.
   virtual std::vector<Slot> own_footprint() const { return {}; }
   virtual void take_own_slots() {}
@@ -58,6 +58,7 @@ class SupervisedRun {
  private:
   void prepare();
   void finish(RunFolder& folder, const Json& hashes);
+  HtmlTable records_table() const;
   StepHooks hooks(RunFolder& folder);
   static void write_samples(RunFolder& folder, int64_t step, const std::vector<Json>& samples);
   Json train(int64_t step);

@@ -26,7 +26,7 @@ class Parser {
  public:
   Parser(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
-  void document() {
+  TomlDocument document() {
     require_utf8();
     for (skip_blank_lines(); !at_end(); skip_blank_lines()) {
       if (peek() == '[')
@@ -35,10 +35,8 @@ class Parser {
         entry();
       end_of_line();
     }
+    return std::move(document_);
   }
-
-  std::vector<TomlEntry> entries() && { return std::move(entries_); }
-  std::vector<TomlTable> tables() && { return std::move(tables_); }
 
  private:
   [[noreturn]] void fail(const std::string& what, const std::string& remedy = "") const {
@@ -107,7 +105,7 @@ class Parser {
     if (!take(']')) fail("expected ']' after the name of the table");
     if (!table_names_.insert(table_).second)
       fail(fmt::format("the table [{}] appears twice", table_), "leave one of them out");
-    tables_.push_back({table_, line_});
+    document_.tables.push_back({table_, line_});
   }
 
   void entry() {
@@ -119,7 +117,7 @@ class Parser {
     entry.value = value(0);
     if (!keys_.insert(entry.table + '\n' + entry.key).second)
       fail(fmt::format("the key \"{}\" appears twice", entry.key), "leave one of them out");
-    entries_.push_back(std::move(entry));
+    document_.entries.push_back(std::move(entry));
   }
 
   Json value(int depth) {
@@ -205,8 +203,7 @@ class Parser {
   int line_ = 1;
   std::string table_;
   std::set<std::string> table_names_, keys_;
-  std::vector<TomlTable> tables_;
-  std::vector<TomlEntry> entries_;
+  TomlDocument document_;
 };
 
 // JSON's strings are TOML's basic strings, but for DEL.
@@ -235,15 +232,11 @@ std::string toml_key(std::string_view key) {
 }  // namespace
 
 std::vector<TomlEntry> parse_toml(std::string_view text, const std::string& where) {
-  Parser parser(text, where);
-  parser.document();
-  return std::move(parser).entries();
+  return parse_toml_document(text, where).entries;
 }
 
-std::vector<TomlTable> toml_tables(std::string_view text, const std::string& where) {
-  Parser parser(text, where);
-  parser.document();
-  return std::move(parser).tables();
+TomlDocument parse_toml_document(std::string_view text, const std::string& where) {
+  return Parser(text, where).document();
 }
 
 std::string toml_line(std::string_view key, const Json& value) {

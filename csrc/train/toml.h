@@ -27,8 +27,12 @@ struct TomlTable {
   int line = 0;
 };
 
-// The tables of a document in their order, empty ones too. Throws as parse_toml() does.
-std::vector<TomlTable> toml_tables(std::string_view text, const std::string& where);
+// The same with the tables in their order, empty ones too.
+struct TomlDocument {
+  std::vector<TomlTable> tables;
+  std::vector<TomlEntry> entries;
+};
+TomlDocument parse_toml_document(std::string_view text, const std::string& where);
 
 // "key = value\n"; null, objects and non-finite reals cannot be written and throw Error(Fault::run).
 std::string toml_line(std::string_view key, const Json& value);

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/temporary_path.h"
 #include "device/product_algorithms.h"
 #include "store/hdf5_file.h"
 #include "train/progress.h"
@@ -93,7 +94,7 @@ class Loop {
   void remove_unfinished() const {
     std::error_code missing;
     for (const auto& entry : fs::directory_iterator(folder_.file("checkpoints"), missing))
-      if (entry.path().filename().string().find(".partial-") != std::string::npos) fs::remove(entry.path());
+      if (is_temporary_name(entry.path().filename().string())) fs::remove(entry.path());
   }
 
   void resume() {

@@ -13,21 +13,11 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "temporary_folder.h"
 
 namespace tercet {
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    char name[] = "/tmp/tercet-app-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name, const std::string& text) const {
-    std::ofstream(path + "/" + name) << text;
-    return path + "/" + name;
-  }
-  std::string path;
-};
+using testing::TemporaryFolder;
 
 struct ProgramResult {
   int exit_code = -1;

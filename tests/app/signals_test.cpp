@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "app/program.h"
+#include "train/run_files.h"
 
 namespace tercet {
 namespace {
@@ -112,15 +113,6 @@ struct Trainings {
     return arguments;
   }
 
-  // What must not depend on stops, by name.
-  std::map<std::string, std::string> results() const {
-    std::map<std::string, std::string> files;
-    for (const char* name :
-         {"model.h5", "critic.h5", "ema.h5", "best.h5", "metrics.jsonl", "samples.jsonl", "config.toml"})
-      if (fs::exists(out + "/" + name)) files[name] = read_file(out + "/" + name);
-    return files;
-  }
-
   bool has_trained() const {
     return has_bytes(out + "/metrics.jsonl") && contains(read_file(out + "/metrics.jsonl"), "\"step\":1,");
   }
@@ -143,10 +135,10 @@ struct Trainings {
     REQUIRE_MESSAGE(after.exit_code == 0, after.err);
     CHECK_FALSE(any_file(out, ".partial-"));
     CHECK_FALSE(any_file(out + "/checkpoints", ".partial-"));
-    auto stopped = results();
+    auto stopped = testing::run_results(out);
     fs::remove_all(out);
     REQUIRE(run_program(training(step, steps)).exit_code == 0);
-    auto undisturbed = results();
+    auto undisturbed = testing::run_results(out);
     // Its provenance has the number of steps that was asked for when it was written.
     stopped.erase("best.h5");
     undisturbed.erase("best.h5");
@@ -252,7 +244,7 @@ TEST_CASE("long: signals at random times, two of them now and then, in runs with
     const auto start = std::chrono::steady_clock::now();
     REQUIRE(run_program(t.training(step, "30")).exit_code == 0);
     const auto length = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
-    const auto straight = t.results();
+    const auto straight = testing::run_results(t.out);
     for (int trial = 0; trial < 40; ++trial) {
       fs::remove_all(t.out);
       const auto delay = std::chrono::microseconds(random() % static_cast<uint64_t>(length.count() * 11 / 10));
@@ -267,7 +259,7 @@ TEST_CASE("long: signals at random times, two of them now and then, in runs with
       CHECK((code == 130 || code == 0));
       const ProgramResult after = run_program(t.resumed(step, "30"));
       REQUIRE_MESSAGE(after.exit_code == 0, after.err);
-      CHECK(t.results() == straight);
+      CHECK(testing::run_results(t.out) == straight);
     }
     fs::remove_all(t.out);
   }

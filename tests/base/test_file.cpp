@@ -6,25 +6,20 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "temporary_folder.h"
 
 namespace tercet {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct TemporaryFolder {
-  TemporaryFolder() : path(fs::temp_directory_path() / ("tercet-file-test-" + std::to_string(::getpid()))) {
-    fs::create_directories(path);
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  fs::path path;
-};
+using testing::TemporaryFolder;
 
 }  // namespace
 
 TEST_CASE("a file that is written atomically reads back and leaves no temporary file") {
   const TemporaryFolder folder;
-  const std::string path = (folder.path / "a.txt").string();
+  const std::string path = folder / "a.txt";
   write_file_atomically(path, "first");
   write_file_atomically(path, std::string("sec\0nd", 6));
   CHECK(read_file(path) == std::string("sec\0nd", 6));
@@ -33,15 +28,14 @@ TEST_CASE("a file that is written atomically reads back and leaves no temporary 
 
 TEST_CASE("an unreadable path is an input error that names it") {
   const TemporaryFolder folder;
-  CHECK_THROWS_WITH_AS(MappedFile((folder.path / "none").string()), doctest::Contains("none"), Error);
-  CHECK_THROWS_WITH_AS(MappedFile(folder.path.string()), doctest::Contains("not a regular file"), Error);
-  CHECK_THROWS_WITH_AS(write_file_atomically((folder.path / "no" / "x").string(), ""), doctest::Contains("no/x"),
-                       Error);
+  CHECK_THROWS_WITH_AS(MappedFile(folder / "none"), doctest::Contains("none"), Error);
+  CHECK_THROWS_WITH_AS(MappedFile(folder.path), doctest::Contains("not a regular file"), Error);
+  CHECK_THROWS_WITH_AS(write_file_atomically(folder / "no/x", ""), doctest::Contains("no/x"), Error);
 }
 
 TEST_CASE("an empty file maps to no bytes") {
   const TemporaryFolder folder;
-  const std::string path = (folder.path / "empty").string();
+  const std::string path = folder / "empty";
   write_file_atomically(path, "");
   CHECK(MappedFile(path).size() == 0);
   CHECK(hash_file(path).size() == 32);

@@ -12,21 +12,16 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/temporary_path.h"
+#include "temporary_folder.h"
 
 namespace tercet {
 namespace {
 namespace fs = std::filesystem;
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    char name[] = "/tmp/tercet-base-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
+struct TemporaryFolder : testing::TemporaryFolder {
   size_t entries() const {
     return static_cast<size_t>(std::distance(fs::directory_iterator(path), fs::directory_iterator()));
   }
-  std::string path;
 };
 
 template <class Body>

@@ -2,27 +2,21 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 #include <zlib.h>
 
-#include <filesystem>
 #include <functional>
 #include <string>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "temporary_folder.h"
 
 namespace tercet::testing {
 
 // A folder that is removed at the end of the test. Paths in messages appear as "D/<name>" after hide().
-class DataFolder {
+class DataFolder : TemporaryFolder {
  public:
-  DataFolder() : path_(std::filesystem::temp_directory_path() / ("tercet-data-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~DataFolder() { std::filesystem::remove_all(path_); }
-
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
+  std::string path(const std::string& name) const { return *this / name; }
 
   // Writes a file and returns its path.
   std::string write(const std::string& name, const std::string& text) const {
@@ -31,7 +25,7 @@ class DataFolder {
   }
 
   std::string hide(std::string message) const {
-    const std::string folder = path_.string();
+    const std::string& folder = TemporaryFolder::path;
     for (size_t at = message.find(folder); at != std::string::npos; at = message.find(folder))
       message.replace(at, folder.size(), "D");
     return message;
@@ -47,9 +41,6 @@ class DataFolder {
     }
     return "no error";
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 // The text as one gzip member.

@@ -17,6 +17,7 @@
 #include "store/hdf5_file.h"
 #include "store/safetensors.h"
 #include "store/shard_index.h"
+#include "temporary_folder.h"
 
 namespace tercet {
 namespace {
@@ -25,15 +26,7 @@ namespace fs = std::filesystem;
 const std::string kGolden = TERCET_SOURCE_DIR "/tests/golden";
 const std::string kBias = "model.decoder.layers.1.fc1.bias";
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    char name[] = "/tmp/tercet-export-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return path + "/" + name; }
-  std::string path;
-};
+using testing::TemporaryFolder;
 
 Json read_json(const std::string& path) { return parse_json(read_file(path), path); }
 

@@ -13,6 +13,7 @@
 #include "store/hdf5_file.h"
 #include "store/safetensors.h"
 #include "store/shard_index.h"
+#include "temporary_folder.h"
 
 namespace tercet {
 namespace {
@@ -20,14 +21,7 @@ namespace fs = std::filesystem;
 
 const std::string kGolden = TERCET_SOURCE_DIR "/tests/golden/import";
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    char name[] = "/tmp/tercet-import-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  std::string path;
-};
+using testing::TemporaryFolder;
 
 std::string raw_hash(const Hdf5Reader& file, const TensorInfo& info) {
   std::vector<std::byte> bytes(static_cast<size_t>(info.bytes()));

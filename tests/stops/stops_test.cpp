@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <map>
 
 #include "base/file.h"
 #include "stops/polls.h"
@@ -20,15 +19,6 @@ constexpr int kStopped = 130;
 struct Training {
   std::string out;
   std::function<int(bool resume)> run;
-
-  // All that a run leaves and that must not depend on stops, by name.
-  std::map<std::string, std::string> results() const {
-    std::map<std::string, std::string> files;
-    for (const char* name :
-         {"model.h5", "critic.h5", "ema.h5", "best.h5", "metrics.jsonl", "samples.jsonl", "config.toml"})
-      if (fs::exists(out + "/" + name)) files[name] = read_file(out + "/" + name);
-    return files;
-  }
 
   // The exit code of the run, or of its next part, when a stop is asked for at poll `first` (0: never).
   int run_until(int64_t first) const {
@@ -109,7 +99,7 @@ void check_stops(const Training& training, int64_t stride) {
   REQUIRE(training.run_until(0) == 0);
   const int64_t total = polls().count;
   REQUIRE(total > 10);
-  const auto straight = training.results();
+  const auto straight = run_results(training.out);
   REQUIRE(straight.contains("model.h5"));
   for (int64_t first = 1; first <= total; first += stride) {
     CAPTURE(first);
@@ -118,7 +108,7 @@ void check_stops(const Training& training, int64_t stride) {
     CHECK(training.run_until(first) == kStopped);
     if (!fs::exists(training.out + "/config.toml")) CHECK_FALSE(fs::exists(training.out));
     CHECK(training.run_until(0) == 0);
-    CHECK(training.results() == straight);
+    CHECK(run_results(training.out) == straight);
   }
   forget(training);
 }
@@ -128,12 +118,12 @@ void check_many_stops(const Training& training, int64_t distance) {
   const QuietTerminal quiet;
   CAPTURE(distance);
   REQUIRE(training.run_until(0) == 0);
-  const auto straight = training.results();
+  const auto straight = run_results(training.out);
   forget(training);
   int stops = 0;
   for (; training.run_until(distance) == kStopped; ++stops) REQUIRE(stops < 100);
   CHECK(stops >= 2);
-  CHECK(training.results() == straight);
+  CHECK(run_results(training.out) == straight);
   forget(training);
 }
 

@@ -18,32 +18,20 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "store/tensor_file.h"
+#include "temporary_folder.h"
 
 namespace tercet::test {
 
-// A folder that disappears with the object.
-class TempFolder {
+class TempFolder : testing::TemporaryFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tercet-store-XXXXXX").string();
-    TERCET_REQUIRE(::mkdtemp(pattern.data()) != nullptr, "no temporary folder");
-    path_ = pattern;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
+  using TemporaryFolder::operator/;
+  const std::string& path() const { return TemporaryFolder::path; }
 
   size_t files() const {
     size_t count = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++count;
+    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path())) ++count;
     return count;
   }
-
- private:
-  std::string path_;
 };
 
 inline std::string write_bytes(const std::string& path, std::string_view bytes) {

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/rng.h"
+#include "temporary_folder.h"
 #include "text/merge_table.h"
 #include "text/shared_data.h"
 #include "text/small_tokenizer.h"
@@ -62,21 +63,7 @@ std::string error_of(const Json& vocabulary, const std::string& merges) {
   return input_error([&] { Tokenizer::from_texts(vocabulary.dump(), merges, "F"); });
 }
 
-// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(std::filesystem::temp_directory_path() / ("tercet-text-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-  void write(const std::string& name, const std::string& text) const {
-    write_file_atomically((path_ / name).string(), text);
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using testing::TemporaryFolder;
 
 Json tokenizer_json() {
   const std::vector<std::pair<std::string, std::string>> merges = {{"a", "b"}, {" ", "ab"}};
@@ -303,21 +290,21 @@ TEST_CASE("load reads vocab.json and merges.txt, or tokenizer.json, and names wh
   const TemporaryFolder folder;
   CHECK(input_error([] { Tokenizer::load("/nowhere"); }) ==
         "/nowhere: not a folder; give the folder that holds the tokenizer's files");
-  CHECK(input_error([&] { Tokenizer::load(folder.path()); }) ==
-        folder.path() +
+  CHECK(input_error([&] { Tokenizer::load(folder.path); }) ==
+        folder.path +
             ": there is no tokenizer here; the folder must hold vocab.json and merges.txt, or tokenizer.json");
-  folder.write("tokenizer.json", tokenizer_json().dump());
-  const Tokenizer from_json = Tokenizer::load(folder.path());
+  folder.file("tokenizer.json", tokenizer_json().dump());
+  const Tokenizer from_json = Tokenizer::load(folder.path);
   CHECK(from_json.encode("ab ab") == Ids{260, 261});
   CHECK(from_json.bytes_of(300) == "<mask>");
   const Tokenizer again = Tokenizer::from_texts(from_json.vocab_json(), from_json.merges_txt(), "model file");
   CHECK(again.encode("ab ab") == Ids{260, 261});
   CHECK(again.size() == 301);
-  folder.write("vocab.json", small_vocabulary().dump());
-  CHECK(input_error([&] { Tokenizer::load(folder.path()); }).find("merges.txt: cannot open the file") !=
+  folder.file("vocab.json", small_vocabulary().dump());
+  CHECK(input_error([&] { Tokenizer::load(folder.path); }).find("merges.txt: cannot open the file") !=
         std::string::npos);
-  folder.write("merges.txt", "");
-  CHECK(Tokenizer::load(folder.path()).encode("ab") == Ids{byte_id('a'), byte_id('b')});
+  folder.file("merges.txt", "");
+  CHECK(Tokenizer::load(folder.path).encode("ab") == Ids{byte_id('a'), byte_id('b')});
 }
 
 TEST_CASE("a tokenizer.json of many added tokens is read in time that grows with their number") {
@@ -327,9 +314,9 @@ TEST_CASE("a tokenizer.json of many added tokens is read in time that grows with
   for (int id = 300; id < 60'300; ++id)
     added += fmt::format("{}{{\"id\":{},\"content\":\"t{}\"}}", added.empty() ? "" : ",", id, id);
   json.set("added_tokens", parse_json("[" + added + "]", "added"));
-  folder.write("tokenizer.json", json.dump());
+  folder.file("tokenizer.json", json.dump());
   const std::clock_t start = std::clock();
-  CHECK(Tokenizer::load(folder.path()).size() == 60'300);
+  CHECK(Tokenizer::load(folder.path).size() == 60'300);
   // Quadratic work takes more than 20 seconds; the bound leaves room for sanitizers.
   CHECK(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC < 8);
 }
@@ -339,9 +326,9 @@ TEST_CASE("a tokenizer.json of another kind is refused by name") {
   const auto error_with = [&](const std::function<void(Json&)>& change) {
     Json json = tokenizer_json();
     change(json);
-    folder.write("tokenizer.json", json.dump());
-    const std::string message = input_error([&] { Tokenizer::load(folder.path()); });
-    const std::string prefix = folder.path() + "/tokenizer.json: ";
+    folder.file("tokenizer.json", json.dump());
+    const std::string message = input_error([&] { Tokenizer::load(folder.path); });
+    const std::string prefix = folder.path + "/tokenizer.json: ";
     CHECK(message.starts_with(prefix));
     return message.substr(std::min(message.size(), prefix.size()));
   };

@@ -1,30 +1,31 @@
 // What tests of whole training runs need: a folder, model files, a quiet terminal.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
+#include <map>
 #include <string>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "model/model_file.h"
+#include "temporary_folder.h"
 #include "text/small_tokenizer.h"
 
 namespace tercet::testing {
 
-// A temporary folder that is gone at the end.
-class RunFiles {
+class RunFiles : TemporaryFolder {
  public:
-  RunFiles() : path_(std::filesystem::temp_directory_path() / ("tercet-run-files-" + std::to_string(::getpid()))) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~RunFiles() { std::filesystem::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
+  std::string file(const std::string& name) const { return *this / name; }
 };
+
+// All that the run in a folder leaves and that must not depend on stops, by name.
+inline std::map<std::string, std::string> run_results(const std::string& run) {
+  std::map<std::string, std::string> files;
+  for (const char* name :
+       {"model.h5", "critic.h5", "ema.h5", "best.h5", "metrics.jsonl", "samples.jsonl", "config.toml"})
+    if (const std::string path = run + "/" + name; std::filesystem::exists(path)) files[name] = read_file(path);
+  return files;
+}
 
 class QuietTerminal {
  public:

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "temporary_folder.h"
 #include "train/settings.h"
 #include "train/signals.h"
 #include "train/toml.h"
@@ -21,15 +22,7 @@ namespace tercet {
 namespace {
 namespace fs = std::filesystem;
 
-// A folder that is deleted with its contents.
-struct TemporaryFolder {
-  TemporaryFolder() {
-    char name[] = "/tmp/tercet-run-XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  std::string path;
-};
+using testing::TemporaryFolder;
 
 Json settings(int64_t steps = 10, double lr = 1e-5) {
   Json json = Json::object();
@@ -332,7 +325,8 @@ TEST_CASE("TOML that is written is read back") {
 }
 
 TEST_CASE("the tables of a TOML document are listed with their lines, empty ones too") {
-  const std::vector<TomlTable> tables = toml_tables("a = 1\n[one]\n\n[two] # nothing\n[three]\nb = 2\n", "f");
+  const std::vector<TomlTable> tables =
+      parse_toml_document("a = 1\n[one]\n\n[two] # nothing\n[three]\nb = 2\n", "f").tables;
   REQUIRE(tables.size() == 3);
   CHECK((tables[0].name == "one" && tables[0].line == 2));
   CHECK((tables[1].name == "two" && tables[1].line == 4));
