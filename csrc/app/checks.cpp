@@ -49,6 +49,9 @@ void check_common(const Command& command, const Settings& settings, CommonSettin
 
 void check(const Command& command, const Settings& settings, PpoSettings& ppo) {
   check_common(command, settings, ppo);
+  if (ppo.reward_model.empty() == ppo.reward_rule.empty())
+    fail_input("responses are scored by a reward model or by a rule", "--reward-model, --reward-rule",
+               "give one of them");
   if (ppo.minibatches > ppo.rollouts)
     fail_input(fmt::format("{} responses cannot be cut into {} minibatches", ppo.rollouts, ppo.minibatches),
                "--minibatches", "give at most --rollouts");
@@ -67,8 +70,9 @@ void check(const Command&, const Settings&, ScoreSettings& score) {
 void check(const Command&, const Settings&, EvalSettings& eval) {
   settle_dtype(eval.device, eval.dtype);
   check_data(eval.data, eval.fields);
-  if (eval.baseline.empty() != eval.reward_model.empty())
-    fail_input("a comparison needs both --baseline and --reward-model", "", "give both or none");
+  if (eval.baseline.empty() && eval.reward_model.empty() && eval.reward_rule.empty()) return;
+  if (eval.baseline.empty() || eval.reward_model.empty() == eval.reward_rule.empty())
+    fail_input("a comparison needs --baseline and either --reward-model or --reward-rule", "", "give both or none");
 }
 void check(const Command&, const Settings&, GenerateSettings& generate) {
   settle_dtype(generate.device, generate.dtype);

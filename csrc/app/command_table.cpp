@@ -63,7 +63,7 @@ const std::vector<Command>& commands() {
       command("reward", "step 2: train a reward model on preference pairs", "--model M.h5 --data F.jsonl... --out RUN",
               run_reward),
       command("ppo", "step 3: optimise a model against a reward model",
-              "--actor A.h5 --reward-model R.h5 --data F.jsonl... --out RUN", run_ppo),
+              "--actor A.h5 --reward-model R.h5|--reward-rule NAME --data F.jsonl... --out RUN", run_ppo),
       command("rlhf", "all three steps from one file, and both models compared", "--config PIPELINE.toml --out RUN",
               run_rlhf, kPipelineExample),
       command("generate", "responses to prompts, a JSON line each", "--model M.h5 --prompt TEXT | --data F.jsonl...",

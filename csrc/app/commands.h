@@ -77,7 +77,7 @@ struct EvalSettings : InferenceSettings {
   std::string turns = "last";
   bool truncate = false;
   std::string loss_on = "response";
-  std::string baseline, reward_model;
+  std::string baseline, reward_model, reward_rule;
   int64_t max_prompt_tokens = 256;
   int64_t max_new_tokens = 256;
   double temperature = 1;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "rollout/generator.h"
+#include "train/reward_rule.h"
 #include "train/signals.h"
 
 namespace tercet {
@@ -55,20 +56,20 @@ Json reward_model_figures(const EvalSettings& settings, RunDevice& run, const Mo
   return json;
 }
 
-// Two language models that answer the same prompts and a reward model that scores the answers, in one memory plan.
+// Two language models that answer the same prompts, and a reward model or a rule that scores the answers.
 class Comparison {
  public:
-  Comparison(const EvalSettings& settings, RunDevice& run, const ModelInfo& info) : settings_(settings), run_(run) {
+  Comparison(const EvalSettings& settings, RunDevice& run, const ModelInfo& info)
+      : settings_(settings), run_(run), rule_(find_reward_rule(settings.reward_rule)) {
     const ModelInfo baseline = read_model_info(settings.baseline);
-    const ModelInfo reward = read_model_info(settings.reward_model);
     if (baseline.head != Head::language_model)
       fail_input("a reward model cannot answer prompts", "--baseline " + settings.baseline, "give a language model");
-    if (reward.head != Head::scalar)
-      fail_input("a language model cannot score", "--reward-model " + settings.reward_model, "give a reward model");
     require_same_tokenizer(info, settings.model, baseline, settings.baseline);
-    require_same_tokenizer(info, settings.model, reward, settings.reward_model);
+    std::optional<ModelInfo> reward;
+    if (rule_ == nullptr) reward = read_reward_model(info);
     load_prompts_of(info);
     allocate(info, baseline, reward);
+    reward_ = rule_ == nullptr ? model_reward(*reward_model_, {}) : rule_->source(info.tokenizer(settings.model));
   }
 
   Json figures() {
@@ -104,10 +105,19 @@ class Comparison {
     }
   };
 
+  ModelInfo read_reward_model(const ModelInfo& model) const {
+    ModelInfo info = read_model_info(settings_.reward_model);
+    if (info.head != Head::scalar)
+      fail_input("a language model cannot score", "--reward-model " + settings_.reward_model, "give a reward model");
+    require_same_tokenizer(model, settings_.model, info, settings_.reward_model);
+    return info;
+  }
+
   void load_prompts_of(const ModelInfo& info) {
     DataOptions options = inference_data_options(settings_, info, settings_.data);
     options.max_prompt_tokens = settings_.max_prompt_tokens;
-    PromptData data = load_prompts(options, info.tokenizer(settings_.model));
+    PromptData data =
+        load_prompts(options, info.tokenizer(settings_.model), rule_ == nullptr ? AnswerCheck{} : rule_->drop_class);
     log::info("data: {} prompts, {} tokens; {}", data.prompts.size(), data.tokens, data.drops.text());
     prompts_ = std::move(data.prompts);
     drops_ = data.drops;
@@ -123,7 +133,7 @@ class Comparison {
             .prefill_tokens = std::max<int64_t>(1024, longest_)};
   }
 
-  void allocate(const ModelInfo& model, const ModelInfo& baseline, const ModelInfo& reward) {
+  void allocate(const ModelInfo& model, const ModelInfo& baseline, const std::optional<ModelInfo>& reward) {
     limits_ = forward_limits(settings_.micro_batch_tokens, longest_ + settings_.max_new_tokens);
     const auto instance = [&](const char* prefix, const ModelInfo& info) {
       return ModelInstanceOptions{.prefix = prefix,
@@ -133,20 +143,22 @@ class Comparison {
                                   .capacity = {limits_.tokens, limits_.sequences},
                                   .inference = info.head == Head::scalar};
     };
-    const auto a = instance("model", model), b = instance("baseline", baseline), r = instance("reward", reward);
-    arena_ = allocate_plan(*run_.device,
-                           {ModelInstance::footprint(a), ModelInstance::footprint(b), ModelInstance::footprint(r),
-                            Generator::footprint(a.config, generator_options("model/generator")),
-                            Generator::footprint(b.config, generator_options("baseline/generator"))});
+    const auto a = instance("model", model), b = instance("baseline", baseline);
+    std::vector<std::vector<Slot>> footprints = {
+        ModelInstance::footprint(a), ModelInstance::footprint(b),
+        Generator::footprint(a.config, generator_options("model/generator")),
+        Generator::footprint(b.config, generator_options("baseline/generator"))};
+    if (reward) footprints.push_back(ModelInstance::footprint(instance("reward", *reward)));
+    arena_ = allocate_plan(*run_.device, footprints);
     model_.emplace(a, *arena_, *run_.stream, *run_.communicator);
     baseline_.emplace(b, *arena_, *run_.stream, *run_.communicator);
-    reward_.emplace(r, *arena_, *run_.stream, *run_.communicator);
+    if (reward) reward_model_.emplace(instance("reward", *reward), *arena_, *run_.stream, *run_.communicator);
     model_generator_.emplace(model_->model(), generator_options("model/generator"), *arena_);
     baseline_generator_.emplace(baseline_->model(), generator_options("baseline/generator"), *arena_);
     arena_->require_all_taken();
     read_weights(*run_.stream, settings_.model, model_->units());
     read_weights(*run_.stream, settings_.baseline, baseline_->units());
-    read_weights(*run_.stream, settings_.reward_model, reward_->units());
+    if (reward) read_weights(*run_.stream, settings_.reward_model, reward_model_->units());
   }
 
   Side answer(Generator& generator) {
@@ -155,29 +167,28 @@ class Comparison {
     for (const Prompt& prompt : prompts_) requests.push_back({prompt.ids, prompt.sample, settings_.max_new_tokens});
     const SamplingOptions sampling{.temperature = settings_.temperature, .seed = settings_.seed};
     Side side;
-    std::vector<Sequence> sequences;
-    for (const Generation& generation : generator.generate(*run_.stream, requests, sampling)) {
-      const size_t i = sequences.size();
-      Sequence sequence{.ids = requests[i].prompt, .prompt_length = prompts_[i].token_count()};
-      sequence.ids.insert(sequence.ids.end(), generation.response.begin(), generation.response.end());
-      side.tokens += static_cast<int64_t>(generation.response.size());
-      side.ended += generation.finish == Finish::end ? 1 : 0;
-      sequences.push_back(std::move(sequence));
+    const std::vector<Generation> generations = generator.generate(*run_.stream, requests, sampling);
+    std::vector<ScoredResponse> responses;
+    for (size_t i = 0; i < generations.size(); ++i) {
+      const bool ended = generations[i].finish == Finish::end;
+      side.tokens += static_cast<int64_t>(generations[i].response.size());
+      side.ended += ended ? 1 : 0;
+      responses.push_back({prompts_[i].ids, generations[i].response, ended, prompts_[i].answer});
     }
-    std::vector<const Sequence*> pointers;
-    for (const Sequence& sequence : sequences) pointers.push_back(&sequence);
-    side.scores = score_sequences(*reward_, pointers, limits_);
+    side.scores = reward_->score(responses);
     return side;
   }
 
   const EvalSettings& settings_;
   RunDevice& run_;
+  const RewardRule* rule_;  // nullptr: a reward model
   std::vector<Prompt> prompts_;
   DropCounts drops_;
   int64_t longest_ = 0;
   EvaluationLimits limits_;
   std::unique_ptr<Arena> arena_;
-  std::optional<ModelInstance> model_, baseline_, reward_;
+  std::optional<ModelInstance> model_, baseline_, reward_model_;
+  std::unique_ptr<RewardSource> reward_;
   std::optional<Generator> model_generator_, baseline_generator_;
 };
 

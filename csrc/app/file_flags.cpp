@@ -1,8 +1,19 @@
 // Flags that name files, and flags of records.
 #include "app/flag_groups.h"
 #include "model/hf_export.h"
+#include "train/reward_rule.h"
 
 namespace tercet {
+
+namespace {
+
+std::vector<std::string> rule_names() {
+  std::vector<std::string> names = {""};
+  for (const RewardRule& rule : reward_rules()) names.emplace_back(rule.name);
+  return names;
+}
+
+}  // namespace
 
 std::vector<Flag> file_flags() {
   constexpr auto group = FlagGroup::files;
@@ -20,7 +31,8 @@ std::vector<Flag> file_flags() {
        .help =
            "The three steps: [model] sft = and reward = name the models to start from (reward: sft's result), [sft], "
            "[reward] and [ppo] take the flags of these commands, [eval] those of eval; keys before the first table go "
-           "to every step that has such a flag (data not to eval).",
+           "to every step that has such a flag (data not to eval). With a reward-rule in [ppo] no reward model is "
+           "trained.",
        .required = true},
       {.name = "tokenizer",
        .group = group,
@@ -68,17 +80,17 @@ std::vector<Flag> file_flags() {
        .group = group,
        .field = field(&PpoSettings::reward_model),
        .value = "FILE",
-       .help = "The reward model.",
+       .help = "The reward model; or else --reward-rule.",
        .trl = "reward_model_path",
        .deepspeed_chat = "critic_model_name_or_path",
-       .required = true},
+       .default_words = "none"},
       {.name = "critic",
        .group = group,
        .field = field(&PpoSettings::critic),
        .value = "FILE",
        .help = "What the critic starts as.",
        .deepspeed_chat = "critic_model_name_or_path",
-       .default_words = "the reward model"},
+       .default_words = "the reward model; with --reward-rule the actor, with a score head of zeros"},
       {.name = "reference",
        .group = group,
        .field = field(&PpoSettings::reference),
@@ -95,13 +107,23 @@ std::vector<Flag> file_flags() {
        .group = group,
        .field = field(&EvalSettings::baseline),
        .value = "FILE",
-       .help = "A language model to compare with, prompt by prompt; needs --reward-model.",
+       .help = "A language model to compare with, prompt by prompt; needs --reward-model or --reward-rule.",
        .default_words = "none"},
       {.name = "reward-model",
        .group = group,
        .field = field(&EvalSettings::reward_model),
        .value = "FILE",
        .help = "The reward model that scores both sides of --baseline.",
+       .default_words = "none"},
+      {.name = "reward-rule",
+       .group = group,
+       .field = field(&PpoSettings::reward_rule, &EvalSettings::reward_rule),
+       .value = "NAME",
+       .help = "A reward in code instead of a reward model. gsm8k: 1 when the number after the response's last #### is "
+               "that "
+               "of the record's own answer, else 0; records without one are dropped.",
+       .trl = "reward_funcs",
+       .check = one_of(rule_names()),
        .default_words = "none"},
       {.name = "out",
        .group = group,

@@ -28,11 +28,16 @@ PipelineFile::PipelineFile(const std::string& path) : path_(path), text_(read_fi
   for (TomlEntry& entry : document.entries) {
     if (entry.table == "model") {
       read_model(entry);
-      continue;
+    } else if (entry.key == "reward-rule") {
+      read_reward_rule(entry);
+    } else {
+      require_known(entry);
+      entries_.push_back(std::move(entry));
     }
-    require_known(entry);
-    entries_.push_back(std::move(entry));
   }
+  if (!reward_rule_.empty() && reward_line_ > 0)
+    fail_input("ppo has a reward-rule: no reward model is trained", fmt::format("{}:{}", path, reward_line_),
+               "leave out [reward] and the model that it would start from, or the rule");
   if (sft_model_.empty())
     fail_input("the pipeline has no model to start from", path, "write [model] and, below it, sft = \"MODEL.h5\"");
 }
@@ -43,6 +48,7 @@ std::string PipelineFile::where(const TomlEntry& entry) const {
 
 void PipelineFile::read_table(const TomlTable& table) {
   if (table.name == "eval") evaluates_ = true;
+  if (table.name == "reward") reward_line_ = table.line;
   if (table.name != "model" && std::ranges::find(kSteps, table.name) == kSteps.end())
     fail_input(fmt::format("the table [{}] is not known", table.name), fmt::format("{}:{}", path_, table.line),
                "a pipeline has [model], [sft], [reward], [ppo] and [eval]");
@@ -55,6 +61,15 @@ void PipelineFile::read_model(const TomlEntry& entry) {
   if (!entry.value.is_string() || entry.value.as_string().empty())
     fail_input("the name of a model file is missing", where(entry), "write it in quotes");
   (entry.key == "sft" ? sft_model_ : reward_model_) = entry.value.as_string();
+  if (entry.key == "reward") reward_line_ = entry.line;
+}
+
+void PipelineFile::read_reward_rule(const TomlEntry& entry) {
+  if (!entry.table.empty() && entry.table != "ppo")
+    fail_input("the rule is ppo's, and eval takes it from there", where(entry), "write it under [ppo]");
+  if (!entry.value.is_string() || entry.value.as_string().empty())
+    fail_input("the name of a rule is missing", where(entry), "write it in quotes");
+  reward_rule_ = entry.value.as_string();
 }
 
 // Keys in a step's table are checked by its command; those before the first table must belong to some step.

@@ -23,16 +23,20 @@ class PipelineFile {
   // The models that the steps start from; an empty reward_model stands for the result of sft.
   const std::string& sft_model() const { return sft_model_; }
   const std::string& reward_model() const { return reward_model_; }
+  // [ppo] reward-rule: a reward in code, for which no reward model is trained; empty without one.
+  const std::string& reward_rule() const { return reward_rule_; }
   bool evaluates() const { return evaluates_; }
 
  private:
   void read_table(const TomlTable& table);
   void read_model(const TomlEntry& entry);
+  void read_reward_rule(const TomlEntry& entry);
   void require_known(const TomlEntry& entry) const;
   std::string where(const TomlEntry& entry) const;
 
-  std::string path_, text_, sft_model_, reward_model_;
+  std::string path_, text_, sft_model_, reward_model_, reward_rule_;
   bool evaluates_ = false;
+  int64_t reward_line_ = 0;         // of what is said about the reward step; 0: nothing
   std::vector<TomlEntry> entries_;  // of the steps and of all
 };
 

@@ -1,4 +1,5 @@
 // All three steps and a comparison of the models, from one file.
+#include <algorithm>
 #include <filesystem>
 
 #include "app/pipeline_file.h"
@@ -85,7 +86,7 @@ class Pipeline {
 
   // Finds what is wrong with the flags and files of a later step before the first one.
   void check() const {
-    std::vector<Invocation> all = {sft(), reward(), ppo()};
+    std::vector<Invocation> all = training_steps();
     if (file_.evaluates()) all.push_back(eval());
     for (const Invocation& invocation : all)
       for (const std::string& path : files_read(invocation))
@@ -95,7 +96,8 @@ class Pipeline {
   // The exit code.
   int run() const {
     try {
-      const bool finished = train(sft()) && train(reward()) && train(ppo());
+      const std::vector<Invocation> steps = training_steps();
+      const bool finished = std::ranges::all_of(steps, [&](const Invocation& step) { return train(step); });
       if (finished && file_.evaluates()) evaluate();
     } catch (const Interrupted&) {
       log::info("to go on: {}", command_);
@@ -109,18 +111,27 @@ class Pipeline {
     return path == sft_model_ || path == reward_model_ || path == actor_;
   }
 
+  // A reward in code leaves no reward model to train.
+  std::vector<Invocation> training_steps() const {
+    if (file_.reward_rule().empty()) return {sft(), reward(), ppo()};
+    return {sft(), ppo()};
+  }
+
+  // What ppo and eval score responses by.
+  std::string reward_flag() const {
+    return file_.reward_rule().empty() ? "--reward-model=" + reward_model_ : "--reward-rule=" + file_.reward_rule();
+  }
+
   Invocation sft() const { return file_.invocation("sft", {"--model=" + file_.sft_model(), "--out=" + folder("sft")}); }
   Invocation reward() const {
     const std::string start = file_.reward_model().empty() ? sft_model_ : file_.reward_model();
     return file_.invocation("reward", {"--model=" + start, "--out=" + folder("reward")});
   }
   Invocation ppo() const {
-    return file_.invocation("ppo",
-                            {"--actor=" + sft_model_, "--reward-model=" + reward_model_, "--out=" + folder("ppo")});
+    return file_.invocation("ppo", {"--actor=" + sft_model_, reward_flag(), "--out=" + folder("ppo")});
   }
   Invocation eval() const {
-    return file_.invocation("eval",
-                            {"--model=" + actor_, "--baseline=" + sft_model_, "--reward-model=" + reward_model_});
+    return file_.invocation("eval", {"--model=" + actor_, "--baseline=" + sft_model_, reward_flag()});
   }
 
   // Records name the pipeline's models relative to themselves, so that results do not depend on where it lies.
@@ -175,7 +186,8 @@ class Pipeline {
   // What was made from the model of a step and will be made again.
   std::string followers(const std::string& step) const {
     std::vector<std::string> later;
-    if (step == "sft" && file_.reward_model().empty() && fs::exists(folder("reward"))) later.push_back("reward");
+    if (step == "sft" && file_.reward_rule().empty() && file_.reward_model().empty() && fs::exists(folder("reward")))
+      later.push_back("reward");
     if (step != "ppo" && fs::exists(folder("ppo"))) later.push_back("ppo");
     if (file_.evaluates() && fs::exists(eval_path_)) later.push_back("eval");
     if (step == "eval" || later.empty()) return "";

@@ -141,6 +141,11 @@ const std::string& prompt_of(const Record& record) {
   return record.form == Record::Form::messages ? record.completions.back().prompt : record.completions.front().prompt;
 }
 
+std::string answer_of(const Record& record) {
+  if (record.open_prompt || record.completions.empty()) return "";
+  return record.form == Record::Form::messages ? record.completions.back().answer : record.completions.front().answer;
+}
+
 // ---- text blocks ----
 
 // Cuts [2, text, 2] into blocks of at most `length` ids that overlap by one.
@@ -224,7 +229,7 @@ PairData load_pairs(const DataOptions& options, const Tokenizer& tokenizer) {
   return {std::move(loaded.items), std::move(loaded.drops), tokens};
 }
 
-PromptData load_prompts(const DataOptions& options, const Tokenizer& tokenizer) {
+PromptData load_prompts(const DataOptions& options, const Tokenizer& tokenizer, const AnswerCheck& drop_class) {
   const Plan plan = make_plan(options, false);
   const SequenceBuilder builder(options, tokenizer);
   const auto check = [](const Record& record, const std::string& where) {
@@ -233,8 +238,10 @@ PromptData load_prompts(const DataOptions& options, const Tokenizer& tokenizer) 
   const auto build = [&](const Record& record, const Line& line, Outcome<Prompt>& outcome) {
     const std::string& text = prompt_of(record);
     std::vector<int32_t> ids = builder.encode_prompt(text);
-    const std::string_view drop_class = builder.prompt_too_long(ids) ? drop::prompt_too_long : std::string_view{};
-    settle(outcome, drop_class, Prompt{std::move(ids), text, line.record, part_number(line.record, 0)});
+    std::string answer = answer_of(record);
+    std::string_view dropped = builder.prompt_too_long(ids) ? drop::prompt_too_long : std::string_view{};
+    if (dropped.empty() && drop_class) dropped = drop_class(answer);
+    settle(outcome, dropped, Prompt{std::move(ids), text, line.record, part_number(line.record, 0), std::move(answer)});
   };
   std::unordered_set<std::string> seen;
   const auto accept = [&](const Prompt& prompt) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,6 +50,7 @@ struct Prompt {
   std::string text;
   uint64_t record = 0;
   uint64_t sample = 0;  // as Sequence::sample
+  std::string answer;   // the record's own, the chosen one of a pair; empty when it has none
 
   int64_t token_count() const { return static_cast<int64_t>(ids.size()); }
 };
@@ -71,6 +73,7 @@ constexpr std::string_view identical_pair = "identical answers";  // of a pair, 
 constexpr std::string_view prompt_too_long = "prompt too long";  // beyond --max-prompt-tokens, or no room for an answer
 constexpr std::string_view too_long = "too long";                // beyond --max-length, without --truncate
 constexpr std::string_view duplicate_prompt = "duplicate prompt";  // load_prompts only
+constexpr std::string_view no_number = "no number after ####";     // load_prompts for the rule gsm8k
 }  // namespace drop
 
 // What became of the records that were read.
@@ -171,8 +174,10 @@ SftData load_sft(const DataOptions& options, const Tokenizer& tokenizer);
 PairData load_pairs(const DataOptions& options, const Tokenizer& tokenizer);
 
 // Step 3 and `generate`: the prompt of every form but {"text"}, each distinct one once (before weights); of messages,
-// what precedes the last assistant turn, or all of them when the last turn is a user's.
-PromptData load_prompts(const DataOptions& options, const Tokenizer& tokenizer);
+// what precedes the last assistant turn, or all of them when the last turn is a user's. `drop_class`, when given, names
+// the class under which a record with this answer is dropped, or nothing.
+using AnswerCheck = std::function<std::string_view(std::string_view answer)>;
+PromptData load_prompts(const DataOptions& options, const Tokenizer& tokenizer, const AnswerCheck& drop_class = {});
 
 // The pre-training mix of step 3: {"text"} only. Each text, with id 2 at both ends, is cut into blocks of at most
 // max_length ids; a block starts with the last id of the one before, so that each id but the first is learned once.

@@ -79,6 +79,13 @@ void fill_constant(Stream& stream, const Tensor& target, double value) {
 
 double score_sd(const Tensor& weight) { return 1 / std::sqrt(static_cast<double>(weight.columns() + 1)); }
 
+void fill_head(Stream& stream, const Tensor& target, const FreshHead& head) {
+  if (head.seed)
+    fill_normal(stream, target, score_sd(target), *head.seed, kScoreWeight);
+  else
+    fill_zero(stream, target);
+}
+
 bool ends_with(const std::string& text, std::string_view end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
@@ -107,15 +114,15 @@ ModelInfo read_model_info(const std::string& path) {
   return info;
 }
 
-void read_weights(Stream& stream, const std::string& path, UnitSet& units, std::optional<uint64_t> init_score) {
+void read_weights(Stream& stream, const std::string& path, UnitSet& units, std::optional<FreshHead> fresh_head) {
   const Hdf5Reader file(path);
   std::set<std::string> known;
   for_each_tensor(units, [&](const TensorSpec& spec) {
     known.insert(spec.name);
     const Tensor target = units.exact_weight(spec.name);
     const TensorInfo* info = file.find(spec.name);
-    if (info == nullptr && spec.name == kScoreWeight && init_score) {
-      fill_normal(stream, target, score_sd(target), *init_score, spec.name);
+    if (info == nullptr && spec.name == kScoreWeight && fresh_head) {
+      fill_head(stream, target, *fresh_head);
       return;
     }
     if (info == nullptr)
@@ -182,7 +189,7 @@ void init_weights(Stream& stream, UnitSet& units, const OptConfig& config, uint6
     const Tensor target = units.exact_weight(spec.name);
     const bool norm = spec.name.find("layer_norm") != std::string::npos;
     if (spec.name == kScoreWeight) {
-      fill_normal(stream, target, score_sd(target), seed, spec.name);
+      fill_head(stream, target, {seed});
     } else if (ends_with(spec.name, ".bias")) {
       fill_constant(stream, target, 0);
     } else if (norm) {

@@ -37,11 +37,15 @@ ModelInfo read_model_info(const std::string& path);
 // Stores all texts of a model file, to which the weights in `dtype` are then added under their names.
 void write_model_info(Hdf5Writer& file, const ModelInfo& info, DType dtype);
 
-// Reads the weights into units made by opt_units(info.config, head). A language model's weights may be read into units
-// with a scalar head (`init_score`: the head is drawn from N(0, 1/(width + 1)) with this seed); anything else that
-// differs, a missing, extra or misshapen tensor is an Error(Fault::input) that names it. A non-finite weight is refused
-// by name.
-void read_weights(Stream& stream, const std::string& path, UnitSet& units, std::optional<uint64_t> init_score = {});
+// The scalar head that a language model's weights are given.
+struct FreshHead {
+  std::optional<uint64_t> seed;  // drawn from N(0, 1/(width + 1)) with this seed; zeros without one
+};
+
+// Reads the weights into units made by opt_units(info.config, head). With `fresh_head`, a language model's weights may
+// be read into units with a scalar head; anything else that differs, a missing, extra or misshapen tensor is an
+// Error(Fault::input) that names it. A non-finite weight is refused by name.
+void read_weights(Stream& stream, const std::string& path, UnitSet& units, std::optional<FreshHead> fresh_head = {});
 
 // Writes the model file atomically, weights in `dtype`.
 void write_model(Stream& stream, const std::string& path, const ModelInfo& info, UnitSet& units, DType dtype);

@@ -61,10 +61,21 @@ std::vector<Abscissa> abscissas_of(const std::string& step) {
   return all;
 }
 
+std::string reward_rule_of(const ComparedRun& run) {
+  const Json* rule = run.record.settings.find("reward-rule");
+  return rule == nullptr ? "" : rule->as_string();
+}
+
+// Of the file that a setting names.
+std::string short_hash(const ComparedRun& run, const std::string& setting) {
+  const std::vector<InputFile> files = input_files(run.record, setting);
+  return files.empty() ? "none" : files[0].hash.substr(0, 8);
+}
+
 // Runs with equal keys share an axis for what is measured in the scale. Empty: the run measures nothing in it.
 std::string axis_key(const ComparedRun& run, Scale scale) {
   if (scale == Scale::common || run.record.step != "ppo") return "";
-  std::string key;
+  std::string key = scale == Scale::judge_score ? "" : reward_rule_of(run);
   for (const InputFile& file : input_files(run.record, scale == Scale::judge_score ? "judge-model" : "reward-model"))
     key += file.hash;
   if (scale == Scale::judge_score) return key;
@@ -122,21 +133,22 @@ std::vector<Comparison::Section> sections_of(const std::vector<ComparedRun>& run
 
 std::vector<std::string> notes_of(const std::vector<ComparedRun>& runs) {
   std::vector<std::string> notes;
-  const auto differ = [&](const std::string& what, const std::string& setting) {
+  const auto differ = [&](const std::string& what, const std::function<std::string(const ComparedRun&)>& name_of) {
     std::string list;
-    for (const ComparedRun& run : runs) {
-      const std::vector<InputFile> files = input_files(run.record, setting);
-      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", run.label,
-                          files.empty() ? "none" : files[0].hash.substr(0, 8));
-    }
+    for (const ComparedRun& run : runs)
+      list += fmt::format("{}{} {}", list.empty() ? "" : ", ", run.label, name_of(run));
     notes.push_back(fmt::format(
         "The {} differ ({}): their scores have no common axis, and each run has plots of its own.", what, list));
   };
   if (!shares_axis(runs, Scale::score))
-    differ("reward models", "reward-model");
+    differ("rewards", [](const ComparedRun& run) {
+      const std::string rule = reward_rule_of(run);
+      return rule.empty() ? short_hash(run, "reward-model") : rule;
+    });
   else if (!shares_axis(runs, Scale::normalised_score))
     notes.emplace_back("Only some of the runs normalise their rewards: normalised scores have no common axis.");
-  if (!shares_axis(runs, Scale::judge_score)) differ("judges", "judge-model");
+  if (!shares_axis(runs, Scale::judge_score))
+    differ("judges", [](const ComparedRun& run) { return short_hash(run, "judge-model"); });
   return notes;
 }
 

@@ -10,6 +10,7 @@
 #include "train/ppo_trainer.h"
 #include "train/report.h"
 #include "train/report_samples.h"
+#include "train/reward_rule.h"
 #include "train/signals.h"
 #include "train/steps.h"
 
@@ -27,6 +28,7 @@ struct ModelInput {
   std::string copy;  // its name among the run's inputs
   std::string file;  // where it is read: the run's copy on resume
   ModelInfo info;
+  std::optional<FreshHead> fresh_head = {};
 };
 
 ModelInput read_input(const PpoSettings& settings, const std::string& flag, const std::string& path,
@@ -56,10 +58,23 @@ void require_positions(const ModelInput& input, const PpoSettings& settings) {
                input.flag + " " + input.path, "lower --max-prompt-tokens or --max-new-tokens");
 }
 
+// The critic where there is no reward model to start from: the language model with a score head of zeros, so that all
+// values are 0 at first.
+ModelInput with_score_head(ModelInput input) {
+  input.info.head = Head::scalar;
+  input.info.affine = ScoreAffine{};
+  input.fresh_head = FreshHead{};
+  return input;
+}
+
 class PpoRun {
  public:
   PpoRun(const PpoSettings& settings, const Json& recorded)
-      : settings_(settings), recorded_(recorded), run_(settings), tokenizer_(read_inputs()) {}
+      : settings_(settings),
+        recorded_(recorded),
+        run_(settings),
+        rule_(find_reward_rule(settings.reward_rule)),
+        tokenizer_(read_inputs()) {}
 
   int run() {
     load_data();
@@ -88,8 +103,10 @@ class PpoRun {
       return read_input(settings_, flag, path, copy, head);
     };
     actor_ = read("--actor", settings_.actor, "actor.h5", Head::language_model);
-    reward_ = read("--reward-model", settings_.reward_model, "reward.h5", Head::scalar);
-    critic_ = settings_.critic.empty() ? reward_ : read("--critic", settings_.critic, "critic.h5", Head::scalar);
+    if (rule_ == nullptr) reward_ = read("--reward-model", settings_.reward_model, "reward.h5", Head::scalar);
+    critic_ = !settings_.critic.empty() ? read("--critic", settings_.critic, "critic.h5", Head::scalar)
+              : reward_                 ? *reward_
+                                        : with_score_head(actor_);
     reference_ = settings_.reference.empty()
                      ? actor_
                      : read("--reference", settings_.reference, "reference.h5", Head::language_model);
@@ -111,7 +128,8 @@ class PpoRun {
   }
 
   std::vector<const ModelInput*> inputs() const {
-    std::vector<const ModelInput*> all = {&actor_, &reward_, &critic_, &reference_};
+    std::vector<const ModelInput*> all = {&actor_, &critic_, &reference_};
+    if (reward_) all.push_back(&*reward_);
     if (judge_) all.push_back(&*judge_);
     return all;
   }
@@ -121,7 +139,7 @@ class PpoRun {
     common.max_length = 0;  // of --ptx-data only
     DataOptions options = data_options(common, paths, actor_.info, kSplitShare);
     options.max_prompt_tokens = settings_.max_prompt_tokens;
-    PromptData data = load_prompts(options, tokenizer_);
+    PromptData data = load_prompts(options, tokenizer_, rule_ == nullptr ? AnswerCheck{} : rule_->drop_class);
     log::info("{}: {} prompts, {} tokens; {}", name, data.prompts.size(), data.tokens, data.drops.text());
     return data;
   }
@@ -190,16 +208,13 @@ class PpoRun {
     const auto critic = trained(instance("critic", critic_), Phase::train_critic, settings_.critic_recompute,
                                 settings_.critic_weight_decay, settings_.critic_max_grad_norm);
     const auto reference = instance("reference", reference_);
-    const auto reward = instance("reward", reward_);
     const auto generator = generator_options("generator", settings_.rollouts, Phase::rollout);
     const auto reference_generator =
         generator_options("reference_generator", static_cast<int64_t>(data_.eval_prompts.size()), Phase::evaluate);
-    std::vector<std::vector<Slot>> footprints = {ModelInstance::footprint(actor),
-                                                 ModelInstance::footprint(critic),
-                                                 ModelInstance::footprint(reference),
-                                                 ModelInstance::footprint(reward),
-                                                 Generator::footprint(actor.config, generator),
-                                                 PpoTrainer::footprint(settings_, actor)};
+    std::vector<std::vector<Slot>> footprints = {
+        ModelInstance::footprint(actor), ModelInstance::footprint(critic), ModelInstance::footprint(reference),
+        Generator::footprint(actor.config, generator), PpoTrainer::footprint(settings_, actor)};
+    if (reward_) footprints.push_back(ModelInstance::footprint(instance("reward", *reward_)));
     if (judge_) footprints.push_back(ModelInstance::footprint(instance("judge", *judge_)));
     if (!data_.eval_prompts.empty()) footprints.push_back(Generator::footprint(reference.config, reference_generator));
     arena_ = allocate_plan(*run_.device, footprints);
@@ -209,7 +224,7 @@ class PpoRun {
     make(actor_model_, actor);
     make(critic_model_, critic);
     make(reference_model_, reference);
-    make(reward_model_, reward);
+    if (reward_) make(reward_model_, instance("reward", *reward_));
     if (judge_) make(judge_model_, instance("judge", *judge_));
     generator_.emplace(actor_model_->model(), generator, *arena_);
     if (!data_.eval_prompts.empty())
@@ -219,12 +234,12 @@ class PpoRun {
   void read_all_weights() {
     const auto read = [&](const ModelInput& input, ModelInstance& model) {
       throw_if_stop_requested();
-      read_weights(*run_.stream, input.file, model.units());
+      read_weights(*run_.stream, input.file, model.units(), input.fresh_head);
     };
     read(actor_, *actor_model_);
-    read(reward_, *reward_model_);
-    read(critic_, *critic_model_);
+    if (reward_) read(*reward_, *reward_model_);
     read(reference_, *reference_model_);
+    read(critic_, *critic_model_);
     if (judge_) read(*judge_, *judge_model_);
   }
 
@@ -238,7 +253,7 @@ class PpoRun {
   }
 
   void build_trainer(int64_t iterations) {
-    reward_source_ = model_reward(*reward_model_, affine_of(reward_));
+    reward_source_ = rule_ == nullptr ? model_reward(*reward_model_, affine_of(*reward_)) : rule_->source(tokenizer_);
     if (judge_) judge_source_ = model_reward(*judge_model_, {});
     const PpoModels models{.actor = *actor_model_,
                            .reference = *reference_model_,
@@ -249,7 +264,7 @@ class PpoRun {
                            .reference_generator = reference_generator_ ? &*reference_generator_ : nullptr,
                            .judge = judge_source_.get(),
                            .reference_is_actor = settings_.reference.empty(),
-                           .critic_is_reward_model = settings_.critic.empty()};
+                           .critic_is_reward_model = reward_ && settings_.critic.empty()};
     trainer_.emplace(settings_, models, std::move(data_), iterations, *arena_, *run_.stream, *run_.communicator);
     arena_->require_all_taken();
   }
@@ -343,8 +358,9 @@ class PpoRun {
   const PpoSettings& settings_;
   const Json& recorded_;
   RunDevice run_;
-  ModelInput actor_, reward_, critic_, reference_;
-  std::optional<ModelInput> judge_;
+  const RewardRule* rule_;  // nullptr: a reward model
+  ModelInput actor_, critic_, reference_;
+  std::optional<ModelInput> reward_, judge_;
   Tokenizer tokenizer_;
   PpoData data_;
   DropCounts drops_, held_out_drops_, ptx_drops_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "data/batch.h"
@@ -18,6 +19,7 @@ struct Rollout {
   uint64_t record = 0;  // of the prompt
   uint64_t sample = 0;  // of the prompt, in random draws
   bool terminated = false;
+  std::string answer;                    // of the prompt's record
   std::vector<double> decode_log_probs;  // of the response, by the decode path
   double score = 0;                      // raw
 
@@ -25,7 +27,7 @@ struct Rollout {
   int64_t response_length() const { return length() - prompt_length; }
   std::span<const int32_t> prompt() const { return std::span(ids).first(static_cast<size_t>(prompt_length)); }
   std::span<const int32_t> response() const { return std::span(ids).subspan(static_cast<size_t>(prompt_length)); }
-  ScoredResponse scored() const { return {prompt(), response(), terminated}; }
+  ScoredResponse scored() const { return {prompt(), response(), terminated, answer}; }
 };
 
 // The responses of an iteration that this rank holds. Response b owns entries [offsets[b], offsets[b+1]) of the vectors

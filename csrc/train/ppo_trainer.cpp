@@ -124,6 +124,7 @@ std::vector<Rollout> PpoTrainer::respond(Generator& generator, std::span<const P
                     .record = prompts[i]->record,
                     .sample = prompts[i]->sample,
                     .terminated = generation.finish == Finish::end,
+                    .answer = prompts[i]->answer,
                     .decode_log_probs = std::move(generation.log_probs)};
     rollout.ids.insert(rollout.ids.end(), generation.response.begin(), generation.response.end());
     rollouts.push_back(std::move(rollout));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/dataset.h"
@@ -12,11 +13,12 @@
 namespace tercet {
 
 // A response to be scored, in token ids: prompt (with its leading id 2) and response (with its final id 2 when it
-// ended).
+// ended). `answer` is the record's own.
 struct ScoredResponse {
   std::span<const int32_t> prompt;
   std::span<const int32_t> response;
   bool terminated = false;
+  std::string_view answer = {};
 };
 
 class RewardSource {

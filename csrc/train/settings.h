@@ -79,7 +79,8 @@ struct PpoSettings : CommonSettings {
     schedule = "linear";
   }
 
-  std::string actor, reward_model, critic, reference, judge_model;
+  std::string actor, critic, reference, judge_model;
+  std::string reward_model, reward_rule;  // one of them
   int64_t rollouts = 64;
   int64_t minibatches = 1;
   int64_t ppo_epochs = 4;

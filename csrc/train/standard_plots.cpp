@@ -54,7 +54,7 @@ std::vector<PlotSpec> ppo_plots() {
           {"Judge's score", "raw", {held_out("eval/judge_score", Scale::judge_score)}},
           {"Win rate against the reference",
            "share of prompts",
-           {{.label = "reward model", .name = "eval/win_rate", .held_out = true, .scale = Scale::score},
+           {{.label = "reward", .name = "eval/win_rate", .held_out = true, .scale = Scale::score},
             {.label = "judge", .name = "eval/judge_win_rate", .held_out = true, .scale = Scale::judge_score}}},
           {"Reward with KL penalty",
            "per sequence",

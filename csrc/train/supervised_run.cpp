@@ -91,7 +91,7 @@ void SupervisedRun::prepare() {
   take_own_slots();
   arena_->require_all_taken();
   read_weights(*run_.stream, weights_path_, model_->units(),
-               head_ == Head::scalar ? std::optional<uint64_t>(settings_.seed) : std::nullopt);
+               head_ == Head::scalar ? std::optional(FreshHead{settings_.seed}) : std::nullopt);
 }
 
 StepHooks SupervisedRun::hooks(RunFolder& folder) {

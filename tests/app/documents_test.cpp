@@ -141,6 +141,12 @@ TEST_CASE("every key and value of a recipe is taken by its command") {
       if (file.find("pipeline") != std::string::npos) {
         const PipelineFile pipeline(file);
         CHECK_FALSE(pipeline.sft_model().empty());
+        const bool rule = !pipeline.reward_rule().empty();
+        CHECK_NOTHROW(pipeline.invocation("sft", {"--model=m.h5", "--out=new"}));
+        if (!rule) CHECK_NOTHROW(pipeline.invocation("reward", {"--model=m.h5", "--out=new"}));
+        CHECK_NOTHROW(pipeline.invocation(
+            "ppo",
+            {"--actor=a.h5", rule ? "--reward-rule=" + pipeline.reward_rule() : "--reward-model=r.h5", "--out=new"}));
       }
       for (const TomlEntry& entry : parse_toml(read_file(file), file)) {
         if (entry.table == "model") continue;

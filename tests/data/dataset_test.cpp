@@ -250,6 +250,22 @@ TEST_CASE("the prompt of every form, each distinct one once") {
                                           "\n\nHuman: z\n\nAssistant:", "S"});
   CHECK(data.drops.count(drop::duplicate_prompt) == 2);
   CHECK(data.prompts[1].record == 2);
+  std::vector<std::string> answers;
+  for (const Prompt& prompt : data.prompts) answers.push_back(prompt.answer);
+  CHECK(answers == std::vector<std::string>{" 1", " 1", " d", "", ""});
+}
+
+TEST_CASE("prompts whose answers are of no use are dropped under the class that is named") {
+  const DataFolder folder;
+  const std::string path = folder.write("a.jsonl", response_line("Q", "no") + response_line("R", "yes") +
+                                                       response_line("Q", "yes") + "{\"prompt\": \"S\"}\n");
+  const PromptData data = load_prompts(options_for({path}), tokenizer(), [](std::string_view answer) {
+    return answer == " yes" ? std::string_view{} : "not yes";
+  });
+  REQUIRE(data.prompts.size() == 2);
+  CHECK(data.prompts[0].text == "R");
+  CHECK(data.prompts[1].text == "Q");  // a dropped record does not stand in the way of a later one
+  CHECK(data.drops.text() == "4 records read; 2 dropped: 2 not yes (first at " + path + ":1)");
 }
 
 TEST_CASE("a form that a step cannot use is a bad record") {

@@ -1,10 +1,8 @@
 #include "text/tokenizer.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <ctime>
-#include <filesystem>
 #include <functional>
 #include <limits>
 #include <thread>

@@ -28,6 +28,7 @@ struct RunOptions {
   std::string data = "d.jsonl";
   bool normalize = true;
   std::string judge_hash = {};
+  std::string reward_rule = {};
 };
 
 // A run of four steps with two evaluations.
@@ -37,8 +38,10 @@ std::string write_run(const RunFiles& files, const std::string& name, const RunO
   settings.set("data", Json(Json::Array{Json(options.data + "=2")})).set("kl-coef", options.kl_coef);
   hashes.set(options.data, "dddddddd1");
   if (options.step == "ppo") {
-    settings.set("reward-model", "r.h5").set("normalize-reward", options.normalize);
-    hashes.set("r.h5", options.reward_hash);
+    const bool model = options.reward_rule.empty();
+    settings.set("reward-model", model ? "r.h5" : "").set("reward-rule", options.reward_rule);
+    settings.set("normalize-reward", options.normalize);
+    if (model) hashes.set("r.h5", options.reward_hash);
     settings.set("judge-model", options.judge_hash.empty() ? "" : "j.h5");
     if (!options.judge_hash.empty()) hashes.set("j.h5", options.judge_hash);
   }
@@ -119,12 +122,23 @@ TEST_CASE("settings that differ are listed and no others, inputs by hash and not
   CHECK(contains(text, "  tokens "));
 }
 
+TEST_CASE("scores of one rule share an axis, scores of a rule and of a model do not") {
+  const RunFiles files;
+  const RunOptions rule{.reward_rule = "gsm8k"};
+  const Comparison same = compare_runs({write_run(files, "a", rule), write_run(files, "b", rule)});
+  CHECK(same.notes.empty());
+  CHECK(figures_of(comparison_page(same)).contains("Score"));
+  const Comparison different = compare_runs({files.file("a"), write_run(files, "c")});
+  REQUIRE(different.notes.size() == 1);
+  CHECK(contains(different.notes[0], "The rewards differ (a gsm8k, c aaaaaaaa)"));
+}
+
 TEST_CASE("scores of different reward models share no axis, and a note says why") {
   const RunFiles files;
   const Comparison comparison =
       compare_runs({write_run(files, "a"), write_run(files, "b", {.reward_hash = "bbbbbbbb2"}), write_run(files, "c")});
   REQUIRE(comparison.notes.size() == 1);
-  CHECK(contains(comparison.notes[0], "The reward models differ (a aaaaaaaa, b bbbbbbbb, c aaaaaaaa)"));
+  CHECK(contains(comparison.notes[0], "The rewards differ (a aaaaaaaa, b bbbbbbbb, c aaaaaaaa)"));
   const std::string page = comparison_page(comparison);
   CHECK(contains(page, comparison.notes[0]));
   const std::set<std::string> figures = figures_of(page);
