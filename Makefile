@@ -6,7 +6,7 @@ PREFIX ?= /usr/local
 PACKAGES := g++ cmake ninja-build pkg-config libopenblas-pthread-dev libhdf5-dev zlib1g-dev libfmt-dev \
             nlohmann-json3-dev libcli11-dev libxxhash-dev libedit-dev doctest-dev
 
-.PHONY: all deps configure demo check test tests-built test-long test-gpu ptxas-report profile profile-kernel lint bench \
+.PHONY: all deps configure demo check test tests-built test-long test-real test-gpu ptxas-report profile profile-kernel lint bench \
         install uninstall clean demo-model help
 
 all: configure
@@ -18,6 +18,7 @@ help:
 	@echo "make check      quick tests, under 2 minutes once built"
 	@echo "make test       all tests but the long ones"
 	@echo "make test-long  everything: long tests, sanitizers, fuzzers, mutants"
+	@echo "make test-real  OPT's published figures on your copy of its weights: OPT=FOLDER WIKITEXT=wiki.test.raw [WINDOWS=n: a part]"
 	@echo "make test-gpu   the tests on this machine's GPU: register layouts, kernels, training, compute-sanitizer, then bench"
 	@echo "make ptxas-report   registers, spills and shared memory of each kernel against their budget (UPDATE=1: a new budget)"
 	@echo "make profile    a short sft and ppo under Nsight Systems; make profile-kernel K=attention: a kernel under Nsight Compute"
@@ -54,6 +55,12 @@ test-long: tests-built
 	bash tests/sanitizers.sh $(JOBS)
 	bash tests/fuzz/run.sh $(JOBS) 30
 	bash tests/mutants/run.sh $(JOBS)
+
+test-real:
+	@[ -n "$(OPT)" ] || { echo "name a Hugging Face folder of OPT-125M or OPT-350M: make test-real OPT=FOLDER" >&2; exit 1; }
+	@$(MAKE) --no-print-directory configure
+	cmake --build $(BUILD) -j $(JOBS) --target tercet check_real_weights
+	@bash tests/real_weights/run.sh $(BUILD) "$(OPT)" "$(WIKITEXT)" $(or $(WINDOWS),0)
 
 # Everything that only a GPU can say. docs/profiling.md tells what to compare with.
 test-gpu:

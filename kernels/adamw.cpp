@@ -18,7 +18,7 @@ AdamWConstants fold_constants(const AdamWArgs& args) {
           .beta1 = args.beta1,
           .beta2 = args.beta2,
           .epsilon = args.epsilon,
-          .keep = 1 - args.lr * args.weight_decay,
+          .decay = args.lr * args.weight_decay,
           .step_size = args.lr / (1 - std::pow(args.beta1, step)),
           .second_moment = 1 / (1 - std::pow(args.beta2, step))};
 }
@@ -28,7 +28,7 @@ void update(const AdamWArgs& args) {
   const AdamWConstants constants = fold_constants(args);
   const Tensor& master_tensor = args.master.defined() ? args.master : args.weights;
   T* master = master_tensor.row<T>();
-  const T* gradient = args.gradient.row<T>();
+  T* gradient = args.gradient.row<T>();
   T* m = args.m.row<T>();
   T* v = args.v.row<T>();
   auto* weights = static_cast<std::byte*>(args.weights.data);

@@ -1,7 +1,7 @@
 // AdamW, norms and moving averages on the GPU.
 //
 // Layout  flat segments [n].
-// Floor   adamw 28 bytes per parameter with 16-bit weights beside an fp32 master (gradient 4; master, m and v 4 + 4
+// Floor   adamw 32 bytes per parameter with 16-bit weights beside an fp32 master (master, gradient, m and v 4 + 4
 //         each) plus 2 for the weights; sum_of_squares 4 per element; moving_average 4 + 4 and what x has.
 // Design  adamw: four parameters per thread, one load of 16 bytes per array, constants folded on the host in fp64; the
 //         gradient's scale and the skip flag are read on the device, so that nobody waits for them.
@@ -17,13 +17,14 @@ namespace tercet::gpu {
 namespace {
 
 constexpr int kAdamRun = 4;
+constexpr int kAdamBlocks = 6;  // of a multiprocessor at once: up to 40 registers per thread
 constexpr int kSquareThreads = 512;
 constexpr int64_t kSquarePart = 32768;      // elements of a block, unless there would be too many blocks
 constexpr int64_t kMaxSquareBlocks = 4096;  // partial sums
 
 struct AdamWFactors {
   float beta1, rest1, beta2, rest2, epsilon;
-  float keep;           // 1 - lr weight_decay
+  float keep, decay;    // 1 - lr weight_decay, lr weight_decay
   float step_size;      // lr / (1 - beta1^step)
   float second_moment;  // 1 / (1 - beta2^step)
 };
@@ -36,6 +37,7 @@ AdamWFactors fold_factors(const AdamWArgs& args) {
           .rest2 = static_cast<float>(1 - args.beta2),
           .epsilon = static_cast<float>(args.epsilon),
           .keep = static_cast<float>(1 - args.lr * args.weight_decay),
+          .decay = static_cast<float>(args.lr * args.weight_decay),
           .step_size = static_cast<float>(args.lr / (1 - std::pow(args.beta1, step))),
           .second_moment = static_cast<float>(1 / (1 - std::pow(args.beta2, step)))};
 }
@@ -62,8 +64,9 @@ __device__ __forceinline__ void store_weights(T* weights, int64_t count, const f
 
 // weights is nullptr when they are the master.
 template <class T, bool kPacks>
-__global__ void adamw_kernel(T* weights, float* master, const float* gradient, float* m, float* v,
-                             const double* control, AdamWFactors f, int64_t n) {
+__global__ void __launch_bounds__(kFlatThreads, kAdamBlocks)
+    adamw_kernel(T* weights, float* master, float* gradient, float* m, float* v, const double* control, AdamWFactors f,
+                 int64_t n) {
   const int64_t first = (int64_t{blockIdx.x} * kFlatThreads + threadIdx.x) * kAdamRun;
   const int64_t count = n - first;
   if (count <= 0 || control[1] != 0) return;
@@ -78,8 +81,11 @@ __global__ void adamw_kernel(T* weights, float* master, const float* gradient, f
     const float scaled = gradient_scale * g[j];
     m1[j] = f.beta1 * m1[j] + f.rest1 * scaled;
     m2[j] = f.beta2 * m2[j] + f.rest2 * scaled * scaled;
-    w[j] = f.keep * w[j] - f.step_size * m1[j] / (sqrtf(m2[j] * f.second_moment) + f.epsilon);
+    const float step = f.step_size * m1[j] / (sqrtf(m2[j] * f.second_moment) + f.epsilon);
+    g[j] = -f.decay * w[j] - step;
+    w[j] = f.keep * w[j] - step;
   }
+  store_run<kPacks>(gradient + first, count, g);
   store_run<kPacks>(m + first, count, m1);
   store_run<kPacks>(v + first, count, m2);
   store_run<kPacks>(master + first, count, w);
@@ -145,7 +151,7 @@ void adamw(Stream& stream, const AdamWArgs& args) {
     T* weights = args.master.defined() ? elements<T>(args.weights) : nullptr;
     dispatch_bool(runs_align({1, n}, {&args.weights, &master, &args.gradient, &args.m, &args.v}), [&]<bool kPacks>() {
       launch(stream, "adamw", shape, adamw_kernel<T, kPacks>, weights, elements<float>(master),
-             elements<const float>(args.gradient), elements<float>(args.m), elements<float>(args.v),
+             elements<float>(args.gradient), elements<float>(args.m), elements<float>(args.v),
              elements<const double>(args.control), fold_factors(args), n);
     });
   });

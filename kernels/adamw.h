@@ -6,12 +6,13 @@
 namespace tercet {
 
 // g = gradient_scale gradient;  m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;
-// master = master (1 - lr weight_decay) - lr (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon);
-// weights = master rounded to their dtype.  Nothing is changed when control[1] is not 0.
+// update = -lr weight_decay master - lr (m / (1 - beta1^step)) / (sqrt(v / (1 - beta2^step)) + epsilon);
+// master = master + update;  weights = master rounded to their dtype;  gradient = update.
+// Nothing is changed when control[1] is not 0.
 struct AdamWArgs {
   Tensor weights;   // [n]
   Tensor master;    // [n] statistics dtype of the weights; not given when the weights are the master (fp32, fp64)
-  Tensor gradient;  // [n] dtype of the master
+  Tensor gradient;  // [n] dtype of the master; becomes the update
   Tensor m, v;      // [n] dtype of the master
   Tensor control;   // [2] fp64 on the device: gradient_scale (clip factor times inverse loss scale), skip flag
   double lr = 0;

@@ -12,7 +12,7 @@ namespace tercet {
 // One AdamW step with its constants folded: see adamw.h.
 struct AdamWConstants {
   double gradient_scale, beta1, beta2, epsilon;
-  double keep;           // 1 - lr weight_decay
+  double decay;          // lr weight_decay
   double step_size;      // lr / (1 - beta1^step)
   double second_moment;  // 1 / (1 - beta2^step)
 };
@@ -71,7 +71,7 @@ struct RowOps {
   void (*normalize_gradient)(T* out, const T* d_out, const T* x, T mean, T rstd, const T* gamma, T mean_g, T mean_gx,
                              const T* d_residual, int64_t n);
 
-  void (*adamw)(T* master, const T* gradient, T* m, T* v, const AdamWConstants& constants, int64_t n);
+  void (*adamw)(T* master, T* gradient, T* m, T* v, const AdamWConstants& constants, int64_t n);
 
   // x = bits[i] >= threshold ? x * keep_scale : 0 (dropout)
   void (*mask)(T* x, const uint32_t* bits, uint64_t threshold, T keep_scale, int64_t n);

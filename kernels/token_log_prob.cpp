@@ -15,19 +15,22 @@ void forward(const TokenLogProbForwardArgs& args) {
   T* log_prob = elements_of<T>(args.log_prob);
   T* log_sum_exp = elements_of<T>(args.log_sum_exp);
   T* entropy = elements_of<T>(args.entropy);
+  T* likeliest = elements_of<T>(args.likeliest);
   const int64_t vocabulary = args.logits.columns();
   const T inverse_temperature = static_cast<T>(1 / args.temperature);
   parallel_rows(args.logits.rows(), vocabulary, [&](int64_t first, int64_t end) {
     const RowOps<T>& ops = row_ops<T>();
     for (int64_t r = first; r < end; ++r) {
       const T* row = logits[r];
-      const T shift = ops.max(row, vocabulary) * inverse_temperature;
+      const T max = ops.max(row, vocabulary), target = row[targets[r]];
+      const T shift = max * inverse_temperature;
       double sums[2];
       ops.exp_sums(row, inverse_temperature, shift, vocabulary, sums);
       const double log_sum = std::log(sums[0]);
-      log_prob[r] = static_cast<T>(double{row[targets[r]]} * inverse_temperature - shift - log_sum);
+      log_prob[r] = static_cast<T>(double{target} * inverse_temperature - shift - log_sum);
       if (log_sum_exp != nullptr) log_sum_exp[r] = static_cast<T>(shift + log_sum);
       if (entropy != nullptr) entropy[r] = static_cast<T>(log_sum - sums[1] / sums[0]);
+      if (likeliest != nullptr) likeliest[r] = static_cast<T>(target == max ? 1 : 0);
     }
   });
 }
@@ -42,6 +45,7 @@ void token_log_prob_forward_cpu(Stream&, const TokenLogProbForwardArgs& args) {
   require_vector(args.log_prob, statistics, rows, "log_prob");
   if (args.log_sum_exp.defined()) require_vector(args.log_sum_exp, statistics, rows, "log_sum_exp");
   if (args.entropy.defined()) require_vector(args.entropy, statistics, rows, "entropy");
+  if (args.likeliest.defined()) require_vector(args.likeliest, statistics, rows, "likeliest");
   TERCET_REQUIRE(args.temperature > 0, "temperature {}", args.temperature);
   require_indices(args.targets.row<int32_t>(), rows, args.logits.columns(), "targets");
   dispatch_floating(dtype, [&]<class T>() { forward<T>(args); });

@@ -18,7 +18,7 @@ namespace {
 
 template <class T>
 __global__ void forward_kernel(Rows<const T> logits, const int32_t* targets, float* log_prob, float* log_sum_exp,
-                               float* entropy, float inverse_temperature, int64_t columns) {
+                               float* entropy, float* likeliest, float inverse_temperature, int64_t columns) {
   __shared__ float shared[33];
   const int64_t row = blockIdx.x;
   const T* z = logits[row];
@@ -32,9 +32,11 @@ __global__ void forward_kernel(Rows<const T> logits, const int32_t* targets, flo
   const float weighted = block_sum(sums.weighted, shared);
   if (threadIdx.x != 0) return;
   const float log_sum = logf(sums.sum);
-  log_prob[row] = (to_float(z[targets[row]]) - sums.max) * inverse_temperature - log_sum;
+  const float target = to_float(z[targets[row]]);
+  log_prob[row] = (target - sums.max) * inverse_temperature - log_sum;
   if (log_sum_exp != nullptr) log_sum_exp[row] = sums.max * inverse_temperature + log_sum;
   if (entropy != nullptr) entropy[row] = log_sum - weighted * kLn2 / sums.sum;
+  if (likeliest != nullptr) likeliest[row] = target == sums.max ? 1.0f : 0.0f;
 }
 
 template <class T>
@@ -82,12 +84,13 @@ void token_log_prob_forward(Stream& stream, const TokenLogProbForwardArgs& args)
   require_vector(stream, args.log_prob, DType::f32, rows, "log_prob");
   if (args.log_sum_exp.defined()) require_vector(stream, args.log_sum_exp, DType::f32, rows, "log_sum_exp");
   if (args.entropy.defined()) require_vector(stream, args.entropy, DType::f32, rows, "entropy");
+  if (args.likeliest.defined()) require_vector(stream, args.likeliest, DType::f32, rows, "likeliest");
   TERCET_REQUIRE(args.temperature > 0, "temperature {}", args.temperature);
   dispatch_element(dtype, [&]<class T>() {
     launch(stream, "token_log_prob_forward", vocabulary_shape(rows, columns), forward_kernel<T>,
            rows_of<const T>(args.logits), elements<const int32_t>(args.targets), elements<float>(args.log_prob),
-           elements<float>(args.log_sum_exp), elements<float>(args.entropy), static_cast<float>(1 / args.temperature),
-           columns);
+           elements<float>(args.log_sum_exp), elements<float>(args.entropy), elements<float>(args.likeliest),
+           static_cast<float>(1 / args.temperature), columns);
   });
 }
 

@@ -6,13 +6,15 @@
 namespace tercet {
 
 // With z = logits / temperature:
-// log_sum_exp = log sum_j exp(z_j);  log_prob = z_target - log_sum_exp;  entropy = -sum_j p_j log p_j
+// log_sum_exp = log sum_j exp(z_j);  log_prob = z_target - log_sum_exp;  entropy = -sum_j p_j log p_j;
+// likeliest = 1 when no z_j is larger than z_target, else 0
 struct TokenLogProbForwardArgs {
   Tensor logits;       // [R, V]
   Tensor targets;      // [R] int32
   Tensor log_prob;     // [R] statistics dtype, written
   Tensor log_sum_exp;  // [R] statistics dtype, written, or not given
   Tensor entropy;      // [R] statistics dtype, written, or not given
+  Tensor likeliest;    // [R] statistics dtype, written, or not given
   double temperature = 1;
 };
 // Throws Error(Fault::run) naming the first target outside the vocabulary.

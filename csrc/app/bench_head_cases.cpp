@@ -50,14 +50,15 @@ void add_token_log_prob_forward(BenchCaseList& list, int64_t rows) {
   const DType dtype = list.sizes().dtype, statistics = statistics_dtype(dtype);
   list.add({.op = token_log_prob_forward.name(),
             .shape = fmt::format("{} x {}", rows, vocabulary),
-            // logits read once; log_prob, log_sum_exp, entropy written; targets
-            .bytes = element_bytes(dtype) * rows * vocabulary + element_bytes(statistics) * 3 * rows + 4 * rows,
+            // logits read once; log_prob, log_sum_exp, entropy, likeliest written; targets
+            .bytes = element_bytes(dtype) * rows * vocabulary + element_bytes(statistics) * 4 * rows + 4 * rows,
             .prepare = [=](BenchTensors& t) -> BenchCall {
               const TokenLogProbForwardArgs args{.logits = t.random(dtype, {rows, vocabulary}),
                                                  .targets = t.int32s(bench_ids(rows, vocabulary, 1)),
                                                  .log_prob = t.zeros(statistics, {rows}),
                                                  .log_sum_exp = t.zeros(statistics, {rows}),
-                                                 .entropy = t.zeros(statistics, {rows})};
+                                                 .entropy = t.zeros(statistics, {rows}),
+                                                 .likeliest = t.zeros(statistics, {rows})};
               return {[args](Stream& s) { token_log_prob_forward(s, args); }};
             }});
 }

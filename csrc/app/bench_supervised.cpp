@@ -39,7 +39,9 @@ struct TrainedModel {
     AdamW& optimizer = instance->optimizer();
     const double norm = optimizer.gradient_norm(stream);
     const StepGuard::Gradients gradients[] = {{optimizer, norm, ""}};
-    if (guard.accept(stream, {&loss, 1}, gradients)) optimizer.step(stream, kLearningRate, norm);
+    if (!guard.accept(stream, {&loss, 1}, gradients)) return;
+    optimizer.step(stream, kLearningRate, norm);
+    optimizer.step_norms(stream);
     stream.synchronize();
   }
 

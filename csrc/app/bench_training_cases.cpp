@@ -24,8 +24,8 @@ void add_adamw(BenchCaseList& list) {
   const bool master = dtype != statistics;
   list.add({.op = adamw.name(),
             .shape = parameter_words(n),
-            // gradient read; master (or the weights), m, v read and written; 16-bit weights written
-            .bytes = n * (7 * element_bytes(statistics) + (master ? element_bytes(dtype) : 0)),
+            // gradient, master (or the weights), m, v read and written; 16-bit weights written
+            .bytes = n * (8 * element_bytes(statistics) + (master ? element_bytes(dtype) : 0)),
             .prepare = [=](BenchTensors& t) -> BenchCall {
               const AdamWArgs args{.weights = t.random(dtype, {n}, kBenchWeightScale),
                                    .master = master ? t.random(statistics, {n}, kBenchWeightScale) : Tensor(),

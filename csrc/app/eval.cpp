@@ -31,7 +31,9 @@ Json language_model_figures(const EvalSettings& settings, RunDevice& run, const 
       evaluate_language_model(model.instance(), data.sequences, settings.loss_on == "all", limits);
   Json json = Json::object();
   json.set("loss", figures.loss).set("perplexity", figures.perplexity()).set("tokens", figures.tokens);
-  json.set("entropy", figures.entropy).set("sequences", static_cast<int64_t>(data.sequences.size()));
+  json.set("token_accuracy", figures.token_accuracy)
+      .set("entropy", figures.entropy)
+      .set("sequences", static_cast<int64_t>(data.sequences.size()));
   json.set("records", data.drops.json());
   return json;
 }

@@ -1,5 +1,6 @@
 // Lines of a terminal by libedit, which no other file knows.
 #include <histedit.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,6 +38,28 @@ std::string narrow(const wchar_t* text) {
   return result;
 }
 
+// The terminal as it was is back when this ends.
+class TerminalSettings {
+ public:
+  TerminalSettings() {
+    if (::tcgetattr(STDIN_FILENO, &before_) != 0) fail_errno("cannot read the terminal's settings", "stdin");
+  }
+  ~TerminalSettings() { ::tcsetattr(STDIN_FILENO, TCSANOW, &before_); }
+  TerminalSettings(const TerminalSettings&) = delete;
+  TerminalSettings& operator=(const TerminalSettings&) = delete;
+
+  // While lines are not edited Ctrl-D is a character like any other, which waits for the next line: the terminal's own
+  // end of input would be lost when editing begins. libedit switches it on whenever a line ends.
+  void keep_end_of_input() const {
+    termios settings = before_;
+    settings.c_cc[VEOF] = _POSIX_VDISABLE;
+    ::tcsetattr(STDIN_FILENO, TCSANOW, &settings);
+  }
+
+ private:
+  termios before_ = {};
+};
+
 class LineEditor final : public LineInput {
  public:
   LineEditor() {
@@ -54,6 +77,7 @@ class LineEditor final : public LineInput {
     el_wset(editor_, EL_PROMPT, prompt_of);
     el_wset(editor_, EL_GETCFN, read_character);
     el_wset(editor_, EL_BIND, L"^R", L"em-inc-search-prev", nullptr);
+    el_wset(editor_, EL_BIND, L"^D", L"em-delete-or-list", nullptr);
     el_source(editor_, nullptr);
     handle_signals({SIGWINCH, SIGCONT}, [](int) { terminal_changed = 1; });
   }
@@ -67,6 +91,7 @@ class LineEditor final : public LineInput {
     prompt_ = wide(prompt);
     int count = 0;
     const wchar_t* wide_line = el_wgets(editor_, &count);
+    terminal_.keep_end_of_input();
     if (wide_line == nullptr || count <= 0) return std::nullopt;
     HistEventW event;
     if (*wide_line != L'\n') history_w(history_, &event, H_ENTER, wide_line);
@@ -118,6 +143,7 @@ class LineEditor final : public LineInput {
     el_wset(editor, EL_REFRESH);
   }
 
+  TerminalSettings terminal_;
   HistoryW* history_ = nullptr;
   EditLine* editor_ = nullptr;
   std::wstring prompt_;

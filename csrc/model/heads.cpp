@@ -47,6 +47,7 @@ std::vector<Slot> LmHead::footprint(const OptConfig& config, const LmHeadOptions
                              add("targets", o.max_rows, 1, DType::i32),
                              add("log_prob", o.max_rows, 1, statistics),
                              add("entropy", o.max_rows, 1, statistics),
+                             add("likeliest", o.max_rows, 1, statistics),
                              add("gathered", o.chunk_rows, config.word_embed_proj_dim, o.dtype),
                              add("logits", o.chunk_rows, config.vocab_size, o.dtype),
                              add("log_sum_exp", o.chunk_rows, 1, statistics)};
@@ -68,6 +69,7 @@ LmHead::LmHead(const OptConfig& config, const LmHeadOptions& options, Arena& are
   targets_ = take("targets", DType::i32, {options.max_rows});
   all_log_prob_ = take("log_prob", statistics, {options.max_rows});
   all_entropy_ = take("entropy", statistics, {options.max_rows});
+  all_likeliest_ = take("likeliest", statistics, {options.max_rows});
   gathered_ = take("gathered", options.dtype, {options.chunk_rows, config.word_embed_proj_dim});
   logits_ = take("logits", options.dtype, {options.chunk_rows, config.vocab_size});
   log_sum_exp_ = take("log_sum_exp", statistics, {options.chunk_rows});
@@ -79,6 +81,7 @@ LmHead::LmHead(const OptConfig& config, const LmHeadOptions& options, Arena& are
 
 Tensor LmHead::log_prob() const { return all_log_prob_.row_range(0, rows_); }
 Tensor LmHead::entropy() const { return all_entropy_.row_range(0, rows_); }
+Tensor LmHead::likeliest() const { return all_likeliest_.row_range(0, rows_); }
 
 void LmHead::upload(Stream& stream, const PredictionRows& rows) {
   TERCET_REQUIRE(rows.count() <= options_.max_rows, "{}: {} predictions exceed the planned {}", options_.prefix,
@@ -99,6 +102,7 @@ void LmHead::forward_chunk(Stream& stream, const Tensor& embedding, const Tensor
                                   .log_prob = all_log_prob_.row_range(first, count),
                                   .log_sum_exp = log_sum_exp_.row_range(0, count),
                                   .entropy = all_entropy_.row_range(first, count),
+                                  .likeliest = all_likeliest_.row_range(first, count),
                                   .temperature = temperature});
 }
 

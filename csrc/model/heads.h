@@ -52,7 +52,7 @@ class LmHead {
   static std::vector<Slot> footprint(const OptConfig& config, const LmHeadOptions& options);
   LmHead(const OptConfig& config, const LmHeadOptions& options, Arena& arena);
 
-  // log_prob() and entropy() of each row at the temperature.
+  // log_prob(), entropy() and likeliest() of each row at the temperature.
   void log_probs(Stream& stream, OptModel& model, const Tensor& hidden, const PredictionRows& rows,
                  double temperature = 1);
 
@@ -66,8 +66,9 @@ class LmHead {
   // Their logits, [R, V], valid until the next call.
   Tensor logits(Stream& stream, OptModel& model, const Tensor& hidden);
 
-  Tensor log_prob() const;  // [R] statistics dtype, of the latest call
-  Tensor entropy() const;   // [R]
+  Tensor log_prob() const;   // [R] statistics dtype, of the latest call
+  Tensor entropy() const;    // [R]
+  Tensor likeliest() const;  // [R] 1 where no token is likelier than the target, else 0
 
  private:
   void upload(Stream& stream, const PredictionRows& rows);
@@ -77,7 +78,7 @@ class LmHead {
   OptConfig config_;
   LmHeadOptions options_;
   int64_t rows_ = 0;
-  Tensor device_rows_, targets_, all_log_prob_, all_entropy_;
+  Tensor device_rows_, targets_, all_log_prob_, all_entropy_, all_likeliest_;
   Tensor gathered_, logits_, log_sum_exp_, d_log_prob_, d_entropy_, d_gathered_;
 };
 

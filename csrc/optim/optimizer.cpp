@@ -30,17 +30,26 @@ AdamW::AdamW(UnitSet& units, const AdamWOptions& options, Arena& arena)
       control_(arena.take(options.prefix + "/control", DType::f64, {2})),
       sum_(arena.take(options.prefix + "/norm", DType::f64, {1})) {}
 
-double AdamW::gradient_norm(Stream& stream) {
+double AdamW::norm_of(Stream& stream, const std::function<Tensor(const UnitSet::Buffers&)>& choose) {
   stream.fill_zero(sum_.data, sizeof(double));
   for (int u = 0; u < units_.count(); ++u)
     for (size_t s = 0; s < units_.spec(u).segments.size(); ++s) {
       const UnitSet::Buffers& buffers = units_.buffers(u, static_cast<int>(s));
-      if (buffers.gradient.defined()) sum_of_squares(stream, {.x = buffers.gradient, .sum = sum_});
+      if (buffers.gradient.defined()) sum_of_squares(stream, {.x = choose(buffers), .sum = sum_});
     }
   double sum = 0;
   stream.copy_to_host(&sum, sum_.data, sizeof(sum));
   stream.synchronize();
-  return std::sqrt(sum) / loss_scale_.value();
+  return std::sqrt(sum);
+}
+
+double AdamW::gradient_norm(Stream& stream) {
+  return norm_of(stream, [](const UnitSet::Buffers& buffers) { return buffers.gradient; }) / loss_scale_.value();
+}
+
+AdamW::StepNorms AdamW::step_norms(Stream& stream) {
+  return {norm_of(stream, [](const UnitSet::Buffers& buffers) { return buffers.gradient; }),
+          norm_of(stream, [](const UnitSet::Buffers& buffers) { return buffers.exact(); })};
 }
 
 std::string AdamW::first_non_finite_gradient(Stream& stream) {

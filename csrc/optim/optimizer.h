@@ -1,6 +1,7 @@
 // optim: AdamW over the segments of units, learning-rate schedules, clipping, the loss scale.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,14 +51,25 @@ class AdamW {
   std::string first_non_finite_gradient(Stream& stream);
 
   // One step with the gradients, divided by the loss scale, clipped by min(1, max_grad_norm / (norm + 1e-6)), norm
-  // being gradient_norm(). Counts the step, also for the loss scale.
+  // being gradient_norm(). Counts the step, also for the loss scale. The gradients are lost.
   void step(Stream& stream, double lr, double norm);
+
+  // After a step and before other gradients: 2-norms over all trainable tensors of what it has added to the weights,
+  // and of the weights themselves (the masters of 16-bit ones).
+  struct StepNorms {
+    double update = 0;
+    double parameters = 0;
+  };
+  StepNorms step_norms(Stream& stream);
 
   // Optimiser steps taken; a part of checkpoints.
   int64_t steps() const { return steps_; }
   void set_steps(int64_t steps) { steps_ = steps; }
 
  private:
+  // The 2-norm over the trainable segments of one of their buffers.
+  double norm_of(Stream& stream, const std::function<Tensor(const UnitSet::Buffers&)>& choose);
+
   UnitSet& units_;
   AdamWOptions options_;
   LossScale loss_scale_;

@@ -154,6 +154,12 @@ Tensor UnitSet::gradient(std::string_view tensor_name) {
   return tensor;
 }
 
+Tensor UnitSet::first_moment(std::string_view tensor_name) {
+  const Tensor tensor = by_name(tensor_name, [](const Buffers& buffers) { return buffers.m; });
+  TERCET_REQUIRE(tensor.defined(), "the model does not train a tensor called {}", tensor_name);
+  return tensor;
+}
+
 bool UnitSet::has(std::string_view tensor_name) const {
   int segment = -1;
   size_t index = 0;

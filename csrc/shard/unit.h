@@ -96,11 +96,12 @@ class UnitSet {
   // Elements of all tensors, and of the trainable ones.
   int64_t parameters() const;
 
-  // A tensor's weights (or gradient) by full name, for import, export and tests.
+  // A tensor's weights (gradient, Adam's first moment) by full name, for import, export and tests.
   Tensor weight(std::string_view tensor_name);
   // The weights in their finest precision: what files hold.
   Tensor exact_weight(std::string_view tensor_name);
   Tensor gradient(std::string_view tensor_name);
+  Tensor first_moment(std::string_view tensor_name);
   bool has(std::string_view tensor_name) const;
 
   void zero_gradients(Stream& stream);

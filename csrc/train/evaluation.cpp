@@ -57,11 +57,13 @@ LanguageModelFigures evaluate_language_model(ModelInstance& model, std::span<con
       figures.losses.push_back(count > 0 ? sum / static_cast<double>(count) : 0);
     }
     for (const double entropy : values.entropies) figures.entropy += entropy;
+    for (const double likeliest : values.likeliest) figures.token_accuracy += likeliest;
     figures.tokens += static_cast<int64_t>(values.log_probs.size());
   }
   if (figures.tokens > 0) {
     figures.loss /= static_cast<double>(figures.tokens);
     figures.entropy /= static_cast<double>(figures.tokens);
+    figures.token_accuracy /= static_cast<double>(figures.tokens);
   }
   return figures;
 }

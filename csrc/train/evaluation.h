@@ -24,8 +24,9 @@ struct Interval {
 Interval wilson_interval(double successes, double trials);
 
 struct LanguageModelFigures {
-  double loss = 0;     // nats per loss-carrying token
-  double entropy = 0;  // mean entropy of the prediction
+  double loss = 0;            // nats per loss-carrying token
+  double entropy = 0;         // mean entropy of the prediction
+  double token_accuracy = 0;  // share of loss-carrying tokens that are the likeliest prediction
   int64_t tokens = 0;
   std::vector<double> losses;  // of each sequence, nats per loss-carrying token
 

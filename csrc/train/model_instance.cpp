@@ -99,6 +99,10 @@ void load_tensor(Stream& stream, const Hdf5Reader& file, const std::string& name
   stream.synchronize();
 }
 
+ModelInstance::TokenValues token_values(Stream& stream, const LmHead& head) {
+  return {to_host(stream, head.log_prob()), to_host(stream, head.entropy()), to_host(stream, head.likeliest())};
+}
+
 }  // namespace
 
 struct ModelInstance::Parts {
@@ -182,7 +186,11 @@ ModelInstance::TokenValues ModelInstance::log_probs(const RaggedBatch& batch, co
   Pass& pass = parts_->pass(false);
   const Tensor hidden = parts_->forward(pass, batch, {});
   pass.lm_head->log_probs(parts_->stream, parts_->model, hidden, rows, temperature);
-  return {to_host(parts_->stream, pass.lm_head->log_prob()), to_host(parts_->stream, pass.lm_head->entropy())};
+  return token_values(parts_->stream, *pass.lm_head);
+}
+
+std::vector<double> ModelInstance::hidden_states(const RaggedBatch& batch) {
+  return to_host(parts_->stream, parts_->forward(parts_->pass(false), batch, {}));
 }
 
 std::vector<double> ModelInstance::scores(const RaggedBatch& batch, std::span<const int32_t> rows) {
@@ -211,8 +219,7 @@ ModelInstance::TokenValues ModelInstance::accumulate_cross_entropy(const RaggedB
     affine(stream, {.x = d_log_prob, .shift = -scale});
   };
   accumulate_token_loss(batch, rows, loss, 1, false, dropout);
-  const LmHead& head = *parts_->pass(true).lm_head;
-  return {to_host(parts_->stream, head.log_prob()), to_host(parts_->stream, head.entropy())};
+  return token_values(parts_->stream, *parts_->pass(true).lm_head);
 }
 
 void ModelInstance::accumulate_score_loss(const RaggedBatch& batch, std::span<const int32_t> rows,

@@ -44,8 +44,11 @@ class ModelInstance {
   struct TokenValues {
     std::vector<double> log_probs;
     std::vector<double> entropies;
+    std::vector<double> likeliest;  // 1 where no token is likelier than the row's, else 0
   };
   TokenValues log_probs(const RaggedBatch& batch, const PredictionRows& rows, double temperature = 1);
+  // Inference. The last hidden states, [tokens, word_embed_proj_dim], row by row on the host.
+  std::vector<double> hidden_states(const RaggedBatch& batch);
   // Inference. Raw scores w . h of the rows.
   std::vector<double> scores(const RaggedBatch& batch, std::span<const int32_t> rows);
 

@@ -108,6 +108,7 @@ class PpoTrainer {
     double value[4] = {};     // statistics of ppo_value_loss
     double ptx_loss = 0;      // token-mean cross-entropies of the steps
     double actor_norm = 0, critic_norm = 0;
+    AdamW::StepNorms actor_step, critic_step;
     double max_deviation = 0;  // max |ratio - 1|
     bool stopped_early = false;
     double first_deviation = 0;  // of the first minibatch, skipped or not

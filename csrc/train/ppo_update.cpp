@@ -31,6 +31,10 @@ void PpoTrainer::UpdateTotals::add(const UpdateTotals& other) {
   ptx_loss += other.ptx_loss;
   actor_norm += other.actor_norm;
   critic_norm += other.critic_norm;
+  actor_step.update += other.actor_step.update;
+  actor_step.parameters += other.actor_step.parameters;
+  critic_step.update += other.critic_step.update;
+  critic_step.parameters += other.critic_step.parameters;
   max_deviation = std::max(max_deviation, other.max_deviation);
   stopped_early = stopped_early || other.stopped_early;
 }
@@ -197,6 +201,8 @@ bool PpoTrainer::step_optimizers(int64_t number, UpdateTotals& sums) {
   if (!guard_.accept(stream_, losses, gradients)) return false;
   actor.step(stream_, actor_lr_, sums.actor_norm);
   critic.step(stream_, critic_lr_, sums.critic_norm);
+  sums.actor_step = actor.step_norms(stream_);
+  sums.critic_step = critic.step_norms(stream_);
   update_ema();
   sums.steps = 1;
   return true;
@@ -238,6 +244,10 @@ void PpoTrainer::add_update_metrics(MetricTable& table, const UpdateTotals& t) c
   table.same("value/error", t.value[3] / t.value_tokens);
   table.same("actor/grad_norm", t.actor_norm / steps);
   table.same("critic/grad_norm", t.critic_norm / steps);
+  table.same("actor/update_norm", t.actor_step.update / steps);
+  table.same("critic/update_norm", t.critic_step.update / steps);
+  table.same("actor/param_norm", t.actor_step.parameters / steps);
+  table.same("critic/param_norm", t.critic_step.parameters / steps);
   const LossScale& actor_scale = models_.actor.optimizer().loss_scale();
   if (actor_scale.dynamic()) {
     table.same("actor/loss_scale", actor_scale.value());

@@ -48,6 +48,7 @@ class SftRun final : public SupervisedRun {
     if (labelled == 0) fail_input("a training step has no token that carries a loss", "--data", "check the answers");
     double log_prob_sum = 0;
     double entropy_sum = 0;
+    double likeliest = 0;
     for (const auto& [begin, end] : cut_micro_batches(counts, limits_.tokens, limits_.sequences)) {
       RaggedBatch batch;
       std::vector<int64_t> from;
@@ -60,11 +61,13 @@ class SftRun final : public SupervisedRun {
           batch, prediction_rows(batch, from), 1 / static_cast<double>(labelled), dropout);
       for (const double log_prob : values.log_probs) log_prob_sum += log_prob;
       for (const double entropy : values.entropies) entropy_sum += entropy;
+      for (const double one : values.likeliest) likeliest += one;
     }
     tokens_seen_ += tokens;
     loss = -log_prob_sum / static_cast<double>(labelled);
     Json metrics = Json::object();
     metrics.set("sft/loss", loss).set("sft/ppl", std::exp(loss));
+    metrics.set("sft/token_acc", likeliest / static_cast<double>(labelled));
     metrics.set("sft/entropy", entropy_sum / static_cast<double>(labelled));
     metrics.set("sft/num_tokens", tokens).set("sft/tokens_labelled", labelled);
     return metrics;
@@ -74,7 +77,7 @@ class SftRun final : public SupervisedRun {
     const LanguageModelFigures figures = evaluate_language_model(*model_, held_out_.sequences, all_tokens_, limits_);
     Json metrics = Json::object();
     metrics.set("eval/loss", figures.loss).set("eval/ppl", figures.perplexity()).set("eval/tokens", figures.tokens);
-    metrics.set("eval/entropy", figures.entropy);
+    metrics.set("eval/token_acc", figures.token_accuracy).set("eval/entropy", figures.entropy);
     for (size_t i = 0; i < std::min(kFixedSamples, held_out_.sequences.size()); ++i) {
       const Sequence& sequence = held_out_.sequences[i];
       const std::span<const int32_t> ids = sequence.ids;

@@ -10,6 +10,10 @@ const PlotSpec kGradientNorm = {.title = "Gradient norm",
                                 .y_label = "2-norm before clipping",
                                 .series = {{"norm", "grad_norm"}},
                                 .wide_range = true};
+const PlotSpec kUpdateNorm = {.title = "Update norm",
+                              .y_label = "2-norm of an optimiser step",
+                              .series = {{"norm", "update_norm"}},
+                              .wide_range = true};
 
 PlotSpec::Series training(const std::string& name, Scale scale = Scale::common) {
   return {.label = "training", .name = name, .scale = scale};
@@ -22,9 +26,11 @@ std::vector<PlotSpec> sft_plots() {
   return {
       {"Loss", "nats per token", {training("sft/loss"), held_out("eval/loss")}},
       {.title = "Perplexity", .y_label = "", .series = {training("sft/ppl"), held_out("eval/ppl")}, .wide_range = true},
+      {"Token accuracy", "share of tokens", {training("sft/token_acc"), held_out("eval/token_acc")}},
       kRate,
       kLearningRate,
       kGradientNorm,
+      kUpdateNorm,
       {"Entropy", "nats per token", {training("sft/entropy"), held_out("eval/entropy")}}};
 }
 
@@ -42,7 +48,8 @@ std::vector<PlotSpec> reward_plots() {
            .compared = false},
           kRate,
           kLearningRate,
-          kGradientNorm};
+          kGradientNorm,
+          kUpdateNorm};
 }
 
 std::vector<PlotSpec> ppo_plots() {
@@ -86,6 +93,10 @@ std::vector<PlotSpec> ppo_plots() {
           {.title = "Gradient norms",
            .y_label = "2-norm before clipping",
            .series = {{"actor", "actor/grad_norm"}, {"critic", "critic/grad_norm"}},
+           .wide_range = true},
+          {.title = "Update norms",
+           .y_label = "2-norm of an optimiser step",
+           .series = {{"actor", "actor/update_norm"}, {"critic", "critic/update_norm"}},
            .wide_range = true},
           {"Learning rates", "per optimiser step", {{"actor", "actor/lr"}, {"critic", "critic/lr"}}},
           {.title = "Time per iteration",

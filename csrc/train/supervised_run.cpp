@@ -134,7 +134,11 @@ Json SupervisedRun::train(int64_t step) {
   const double norm = optimizer.gradient_norm(*run_.stream);
   const double lr = schedule_.at(step);
   const StepGuard::Gradients gradients[] = {{optimizer, norm, ""}};
-  if (guard_.accept(*run_.stream, {&loss, 1}, gradients)) optimizer.step(*run_.stream, lr, norm);
+  if (guard_.accept(*run_.stream, {&loss, 1}, gradients)) {
+    optimizer.step(*run_.stream, lr, norm);
+    const AdamW::StepNorms norms = optimizer.step_norms(*run_.stream);
+    metrics.set("update_norm", norms.update).set("param_norm", norms.parameters);
+  }
   if (optimizer.loss_scale().dynamic()) metrics.set("loss_scale", optimizer.loss_scale().value());
   metrics.set("grad_norm", norm).set("lr", lr).set("skipped_steps", guard_.skipped()).set("tokens_seen", tokens_seen_);
   const int64_t items_seen = steps_->first_item(step) + steps_->item_count(step);

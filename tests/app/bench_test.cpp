@@ -144,10 +144,10 @@ TEST_CASE("floors are those of the literature's bytes and FLOP per element") {
   CHECK(std::abs(4 * log_probs - 192) < 1);
   const double gradients = find_case(small, "token_log_prob_backward", "2048 x 50272").floor_seconds(rates) * 1e6;
   CHECK(std::abs(4 * gradients - 383) < 1);
-  // 16-bit weights beside an fp32 master: 30 bytes per parameter; fp32 alone: 28.
+  // 16-bit weights beside an fp32 master: 34 bytes per parameter; fp32 alone: 32.
   const int64_t parameters = 12 * 2048 * 2048;
-  CHECK(find_case(small, "adamw").bytes == 30 * parameters);
-  CHECK(find_case(cases_of("opt-1.3b", DType::f32, 8192), "adamw").bytes == 28 * parameters);
+  CHECK(find_case(small, "adamw").bytes == 34 * parameters);
+  CHECK(find_case(cases_of("opt-1.3b", DType::f32, 8192), "adamw").bytes == 32 * parameters);
 }
 
 TEST_CASE("a forward pass takes 24 H^2 FLOP per token and block, 2 L^2 H for attention, and what the head takes") {

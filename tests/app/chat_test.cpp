@@ -308,6 +308,18 @@ TEST_CASE("Ctrl-C stops an answer and keeps what was said; at the prompt it ends
   CHECK(terminal.exit_code() == 0);
 }
 
+TEST_CASE("what is typed while an answer is printed is the next line, Ctrl-D too") {
+  const TemporaryFolder folder;
+  Terminal terminal(chat_arguments(make_talkative_model(folder), {"--max-new-tokens", "300", "--temperature", "0"}));
+  terminal.wait_for_prompt("> ");
+  terminal.type("the tin\r");
+  terminal.wait_for("the tin\r\n");
+  terminal.wait_for("e");  // of the answer
+  terminal.type("/help\r\x04");
+  terminal.wait_for("forget the dialogue");
+  CHECK(terminal.exit_code() == 0);
+}
+
 TEST_CASE("an interrupt while a script's chat waits for a line ends it with exit code 0") {
   const TemporaryFolder folder;
   const std::string model = make_model(folder);

@@ -61,20 +61,44 @@ TEST_CASE("AdamW follows PyTorch's trajectory with weight decay") {
   });
 }
 
+TEST_CASE("the gradient becomes the update: what the step adds to the weights, weight decay included") {
+  for (const int64_t n : {1, 63, 4099}) {
+    const Values start = random_values(n, 1), gradient = random_values(n, 2);
+    for_each_wide_target([&](Runner& r) {
+      AdamWArgs args{.weights = r.tensor(start, {n}),
+                     .gradient = r.tensor(gradient, {n}),
+                     .m = r.zeros({n}),
+                     .v = r.zeros({n}),
+                     .control = r.doubles({1, 0}),
+                     .lr = 0.01,
+                     .weight_decay = 0.5};
+      adamw(r.stream(), args);
+      const Values before = r.rounded(start), after = r.read(args.weights), update = r.read(args.gradient);
+      Values difference, formula;
+      for (size_t i = 0; i < before.size(); ++i) {
+        difference.push_back(after[i] - before[i]);
+        const double g = gradient[i];  // the first step: m / (1 - beta1) = g, v / (1 - beta2) = g^2
+        formula.push_back(-0.01 * 0.5 * before[i] - 0.01 * g / (std::abs(g) + 1e-8));
+      }
+      // fp32: the difference carries the rounding of weights around 1, the update its own.
+      check_close(update, difference, r.tolerance(1e-15, 2.5e-7), "difference");
+      check_close(update, formula, r.tolerance(1e-15, 1e-8), "formula");
+    });
+  }
+}
+
 TEST_CASE("a skipped step changes nothing") {
   for_each_wide_target([](Runner& r) {
     const Tensor weights = r.tensor({1, 2}, {2});
     const Tensor m = r.tensor({3, 4}, {2});
     const Tensor v = r.tensor({5, 6}, {2});
-    adamw(r.stream(), {.weights = weights,
-                       .gradient = r.tensor({NAN, 1}, {2}),
-                       .m = m,
-                       .v = v,
-                       .control = r.doubles({1, 1}),
-                       .lr = 0.1});
+    const Tensor gradient = r.tensor({8, 1}, {2});
+    adamw(r.stream(),
+          {.weights = weights, .gradient = gradient, .m = m, .v = v, .control = r.doubles({1, 1}), .lr = 0.1});
     check_equal(r.read(weights), {1, 2}, "weights");
     check_equal(r.read(m), {3, 4}, "m");
     check_equal(r.read(v), {5, 6}, "v");
+    check_equal(r.read(gradient), {8, 1}, "gradient");
   });
 }
 
@@ -85,13 +109,13 @@ TEST_CASE("16-bit weights are the rounded fp32 master, so that small steps are n
       const Tensor weights = r.tensor(Values(9, 1.0), {9});
       AdamWArgs args{.weights = weights,
                      .master = r.statistics(Values(9, 1.0), {9}),
-                     .gradient = r.statistics(Values(9, -1.0), {9}),
                      .m = r.zero_statistics({9}),
                      .v = r.zero_statistics({9}),
                      .control = r.doubles({1, 0}),
                      .lr = 1e-3};
       for (int step = 1; step <= 6; ++step) {
         args.step = step;
+        args.gradient = r.statistics(Values(9, -1.0), {9});
         adamw(r.stream(), args);
       }
       check_close(r.read(args.master), Values(9, 1.006), 1e-6, "master");

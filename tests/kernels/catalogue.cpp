@@ -56,7 +56,7 @@ Outputs run_adamw(Runner& r, int64_t n) {
                  .step = 3};
   if (!is_master) args.master = master;
   adamw(r.stream(), args);
-  return {r.read(args.weights), r.read(args.m), r.read(args.v), r.read(master)};
+  return {r.read(args.weights), r.read(args.m), r.read(args.v), r.read(master), r.read(args.gradient)};
 }
 
 Outputs run_add_scaled(Runner& r, int64_t n) {
@@ -347,14 +347,17 @@ Outputs run_sum_of_squares(Runner& r, int64_t n) {
 }
 
 struct LogProbProblem {
-  Tensor logits, targets, log_prob, log_sum_exp, entropy;
+  Tensor logits, targets, log_prob, log_sum_exp, entropy, likeliest;
 };
 
 LogProbProblem log_prob_problem(Runner& r, int64_t n) {
   LogProbProblem p{r.tensor(random_values(n * kVocabulary, 1, 3), {n, kVocabulary}),
-                   r.int32s(random_ids(n, kVocabulary, 2)), r.empty_statistics({n}), r.empty_statistics({n}),
+                   r.int32s(random_ids(n, kVocabulary, 2)),
+                   r.empty_statistics({n}),
+                   r.empty_statistics({n}),
+                   r.empty_statistics({n}),
                    r.empty_statistics({n})};
-  token_log_prob_forward(r.stream(), {p.logits, p.targets, p.log_prob, p.log_sum_exp, p.entropy, 0.7});
+  token_log_prob_forward(r.stream(), {p.logits, p.targets, p.log_prob, p.log_sum_exp, p.entropy, p.likeliest, 0.7});
   return p;
 }
 
@@ -368,7 +371,7 @@ Outputs run_token_log_prob_backward(Runner& r, int64_t n) {
 
 Outputs run_token_log_prob_forward(Runner& r, int64_t n) {
   const LogProbProblem p = log_prob_problem(r, n);
-  return {r.read(p.log_prob), r.read(p.log_sum_exp), r.read(p.entropy)};
+  return {r.read(p.log_prob), r.read(p.log_sum_exp), r.read(p.entropy), r.read(p.likeliest)};
 }
 
 Outputs run_token_ranking_loss(Runner& r, int64_t n) {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "harness.h"
 
@@ -11,7 +13,7 @@ using namespace tercet::test;
 namespace {
 
 struct Reference {
-  Values log_prob, log_sum_exp, entropy;
+  Values log_prob, log_sum_exp, entropy, likeliest;
 };
 
 Reference reference(const Values& logits, const std::vector<int32_t>& targets, double temperature) {
@@ -28,7 +30,10 @@ Reference reference(const Values& logits, const std::vector<int32_t>& targets, d
       const double log_p = logits[r * vocabulary + j] / temperature - log_sum_exp;
       if (std::exp(log_p) > 0) entropy -= std::exp(log_p) * log_p;
     }
-    result.log_prob.push_back(logits[r * vocabulary + static_cast<size_t>(targets[r])] / temperature - log_sum_exp);
+    const double target = logits[r * vocabulary + static_cast<size_t>(targets[r])];
+    result.log_prob.push_back(target / temperature - log_sum_exp);
+    const auto row = logits.begin() + static_cast<int64_t>(r * vocabulary);
+    result.likeliest.push_back(target == *std::max_element(row, row + static_cast<int64_t>(vocabulary)) ? 1 : 0);
     result.log_sum_exp.push_back(log_sum_exp);
     result.entropy.push_back(entropy);
   }
@@ -36,15 +41,16 @@ Reference reference(const Values& logits, const std::vector<int32_t>& targets, d
 }
 
 struct Outputs {
-  Tensor logits, targets, log_prob, log_sum_exp, entropy;
+  Tensor logits, targets, log_prob, log_sum_exp, entropy, likeliest;
 };
 
 Outputs forward(Runner& r, const Values& logits, const std::vector<int32_t>& targets, double temperature) {
   const auto rows = static_cast<int64_t>(targets.size());
   const auto vocabulary = static_cast<int64_t>(logits.size()) / std::max<int64_t>(rows, 1);
-  Outputs o{r.tensor(logits, {rows, vocabulary}), r.int32s(targets), r.empty_statistics({rows}),
-            r.empty_statistics({rows}), r.empty_statistics({rows})};
-  token_log_prob_forward(r.stream(), {o.logits, o.targets, o.log_prob, o.log_sum_exp, o.entropy, temperature});
+  Outputs o{r.tensor(logits, {rows, vocabulary}), r.int32s(targets),          r.empty_statistics({rows}),
+            r.empty_statistics({rows}),           r.empty_statistics({rows}), r.empty_statistics({rows})};
+  token_log_prob_forward(r.stream(),
+                         {o.logits, o.targets, o.log_prob, o.log_sum_exp, o.entropy, o.likeliest, temperature});
   return o;
 }
 
@@ -64,8 +70,30 @@ TEST_CASE("log-probabilities and entropies are those of the softmax, for prime a
         check_close(r.read(o.log_prob), expected.log_prob, tolerance, "log_prob");
         check_close(r.read(o.log_sum_exp), expected.log_sum_exp, tolerance, "log_sum_exp");
         check_close(r.read(o.entropy), expected.entropy, tolerance, "entropy");
+        CHECK(r.read(o.likeliest) == expected.likeliest);
       });
     }
+}
+
+TEST_CASE("a target is the likeliest token when none is larger: ties count, and where it stands does not") {
+  const int64_t vocabulary = 1003;
+  Values logits;
+  std::vector<int32_t> targets;
+  Values expected;
+  const auto add = [&](int32_t target, double value, int32_t other, double other_value) {
+    Values row(static_cast<size_t>(vocabulary), -3);
+    row[static_cast<size_t>(other)] = other_value;
+    row[static_cast<size_t>(target)] = value;
+    logits.insert(logits.end(), row.begin(), row.end());
+    targets.push_back(target);
+    expected.push_back(value >= other_value ? 1 : 0);
+  };
+  for (const int32_t at : {0, 1, 7, 8, 127, 500, 1001, 1002}) {
+    add(at, 2, (at + 1) % 1003, 1);
+    add(at, 2, (at + 501) % 1003, 2);
+    add(at, 2, (at + 1002) % 1003, 2.5);
+  }
+  for_each_target([&](Runner& r) { CHECK(r.read(forward(r, logits, targets, 0.7).likeliest) == expected); });
 }
 
 TEST_CASE("the worked example at temperatures 1 and 0.7, and the ratio when the temperature is forgotten") {
@@ -203,7 +231,9 @@ TEST_CASE("token log-probability refuses wrong shapes") {
     const Tensor targets = r.int32s({0, 1, 3});
     CHECK_THROWS_AS(token_log_prob_forward(r.stream(), {logits, r.int32s({0, 1}), rows, Tensor(), Tensor()}), Error);
     CHECK_THROWS_AS(token_log_prob_forward(r.stream(), {logits, targets, two, Tensor(), Tensor()}), Error);
-    CHECK_THROWS_AS(token_log_prob_forward(r.stream(), {logits, targets, rows, Tensor(), Tensor(), 0.0}), Error);
+    CHECK_THROWS_AS(token_log_prob_forward(r.stream(), {logits, targets, rows, Tensor(), Tensor(), two}), Error);
+    CHECK_THROWS_AS(token_log_prob_forward(r.stream(), {logits, targets, rows, Tensor(), Tensor(), Tensor(), 0.0}),
+                    Error);
     CHECK_THROWS_AS(token_log_prob_backward(r.stream(), {logits, targets, rows, Tensor(), rows, rows}), Error);
   });
 }
