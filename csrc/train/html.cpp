@@ -38,6 +38,7 @@ svg text { fill: var(--soft); font: 12.5px system-ui, sans-serif; }
 table { border-collapse: collapse; font-size: .88rem; } .scroll { overflow-x: auto; }
 th, td { text-align: left; vertical-align: top; padding: .22rem .9rem .22rem 0; border-bottom: 1px solid var(--line);
   overflow-wrap: anywhere; min-width: 4.5em; font-variant-numeric: tabular-nums; }
+th:first-child, td:first-child { min-width: 8.5em; }
 th { color: var(--soft); font-weight: 600; }
 .number { white-space: nowrap; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.45 ui-monospace, monospace; }
