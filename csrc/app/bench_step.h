@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/bench.h"
-#include "model/model.h"
+#include "model/flops.h"
 
 namespace tercet {
 
@@ -34,11 +34,6 @@ struct PhaseTime {
   double flops = 0;       // of a step
   size_t plan_bytes = 0;  // of the memory plan, with what the device's streams hold
 };
-
-// FLOP of a model's forward pass over sequences of these lengths, `head_rows` of whose tokens go through the head: 2
-// per weight of a matrix and token, 2 per weight of the head and row, and 2 L^2 H per block in causal attention over a
-// sequence of length L. A training step takes three times as many. Recomputation is not counted.
-double forward_flops(const OptConfig& config, Head head, std::span<const int64_t> lengths, int64_t head_rows);
 
 // Weights as init_weights draws them in distribution, out of a pattern that repeats: on the device and at once, where
 // billions of normal numbers would take the host minutes. Models of one configuration get equal weights.

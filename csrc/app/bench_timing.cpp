@@ -7,6 +7,7 @@
 #include "app/bench_tensors.h"
 #include "device/gpu_stream.h"
 #include "device/memory_plan.h"
+#include "device/peak_rate.h"
 #include "kernels/elementwise.h"
 #include "kernels/linear.h"
 
@@ -144,16 +145,6 @@ BenchTime measure(Stream& stream, const std::vector<BenchCall>& calls, const Ben
   BenchTime time = bench_time(std::move(seconds));
   time.calls = count;
   return time;
-}
-
-double known_peak(const std::string& description, DType dtype) {
-  if (dtype != DType::bf16 && dtype != DType::f16) return 0;
-  const auto has = [&](const char* part) { return description.find(part) != std::string::npos; };
-  if (has("NVL")) return 0;
-  // "NVIDIA H100 80GB HBM3" is the SXM form.
-  if (has("H200") || (has("H100") && has("HBM3"))) return 989e12;
-  if (has("A100")) return 312e12;
-  return 0;
 }
 
 DeviceRates measure_rates(Stream& stream, DType dtype, const BenchPace& pace) {

@@ -55,9 +55,6 @@ struct DeviceRates {
   double reference_flops() const { return peak > 0 ? peak : product; }
 };
 
-// The data sheet's dense FLOP per second of tensor cores for a Device::description(); 0 when it is not known.
-double known_peak(const std::string& description, DType dtype);
-
 // Copies with the stream's copy and with the `cast` op (of all threads, on a CPU) and takes the faster one.
 DeviceRates measure_rates(Stream& stream, DType dtype, const BenchPace& pace);
 

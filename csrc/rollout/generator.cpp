@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/flops.h"
 #include "rollout/decoder.h"
 
 namespace tercet {
@@ -149,6 +150,7 @@ struct Generator::State {
   const OptConfig& config;
   GeneratorOptions options;
   Decoder decoder;
+  double flops = 0;
 };
 
 std::vector<Slot> Generator::footprint(const OptConfig& config, const GeneratorOptions& options) {
@@ -160,6 +162,8 @@ Generator::Generator(OptModel& model, const GeneratorOptions& options, Arena& ar
 
 Generator::~Generator() = default;
 
+double Generator::flops() const { return state_->flops; }
+
 int64_t Generator::replayed_steps() const { return state_->decoder.replayed_steps(); }
 
 std::vector<Generation> Generator::generate(Stream& stream, std::span<const GenerationRequest> requests,
@@ -168,7 +172,14 @@ std::vector<Generation> Generator::generate(Stream& stream, std::span<const Gene
   check_sampling(sampling);
   for (size_t index = 0; index < requests.size(); ++index)
     check_request(requests[index], index, state_->options, state_->config);
-  return ContinuousBatch(state_->decoder, state_->options, requests, sampling, stop, finished).run(stream);
+  std::vector<Generation> generations =
+      ContinuousBatch(state_->decoder, state_->options, requests, sampling, stop, finished).run(stream);
+  for (size_t i = 0; i < generations.size(); ++i) {
+    const auto drawn = static_cast<int64_t>(generations[i].response.size());
+    const int64_t fed = static_cast<int64_t>(requests[i].prompt.size()) + drawn - 1;
+    state_->flops += forward_flops(state_->config, Head::language_model, {&fed, 1}, drawn);
+  }
+  return generations;
 }
 
 }  // namespace tercet

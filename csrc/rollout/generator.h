@@ -69,6 +69,9 @@ class Generator {
                                    const SamplingOptions& sampling, const StopCheck& stop = {},
                                    const Finished& finished = {});
 
+  // FLOP of all responses so far (forward_flops): each token but a response's last is fed once.
+  double flops() const;
+
   // Steps so far that were replays of a captured graph.
   int64_t replayed_steps() const;
 

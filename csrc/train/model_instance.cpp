@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "device/profile_scope.h"
 #include "kernels/elementwise.h"
+#include "model/flops.h"
 #include "store/hdf5_file.h"
 
 namespace tercet {
@@ -112,6 +113,7 @@ struct ModelInstance::Parts {
   OptModel model;
   std::optional<AdamW> optimizer;
   std::optional<Pass> training, inference;
+  double flops = 0;
 
   Parts(const ModelInstanceOptions& o, Arena& arena, Stream& work, Communicator& communicator)
       : options(o),
@@ -131,8 +133,13 @@ struct ModelInstance::Parts {
     return *chosen;
   }
 
-  Tensor forward(Pass& pass, const RaggedBatch& batch, const DropoutOptions& dropout) {
+  // `head_rows` go through the head afterwards, and the pass backwards when it is training's.
+  Tensor forward(Pass& pass, const RaggedBatch& batch, size_t head_rows, const DropoutOptions& dropout = {}) {
     const ProfileScope scope(stream, "forward");
+    std::vector<int64_t> lengths;
+    for (size_t b = 0; b + 1 < batch.offsets.size(); ++b) lengths.push_back(batch.offsets[b + 1] - batch.offsets[b]);
+    const bool backward = training && &pass == &*training;
+    flops += (backward ? 3 : 1) * forward_flops(options.config, options.head, lengths, static_cast<int64_t>(head_rows));
     pass.batch.upload(stream, batch);
     model.forward(stream, pass.batch, pass.activations, dropout);
     return pass.activations.output();
@@ -174,6 +181,7 @@ ModelInstance::~ModelInstance() = default;
 
 const ModelInstanceOptions& ModelInstance::options() const { return parts_->options; }
 UnitSet& ModelInstance::units() { return parts_->units; }
+double ModelInstance::flops() const { return parts_->flops; }
 OptModel& ModelInstance::model() { return parts_->model; }
 
 AdamW& ModelInstance::optimizer() {
@@ -184,18 +192,18 @@ AdamW& ModelInstance::optimizer() {
 ModelInstance::TokenValues ModelInstance::log_probs(const RaggedBatch& batch, const PredictionRows& rows,
                                                     double temperature) {
   Pass& pass = parts_->pass(false);
-  const Tensor hidden = parts_->forward(pass, batch, {});
+  const Tensor hidden = parts_->forward(pass, batch, rows.rows.size());
   pass.lm_head->log_probs(parts_->stream, parts_->model, hidden, rows, temperature);
   return token_values(parts_->stream, *pass.lm_head);
 }
 
 std::vector<double> ModelInstance::hidden_states(const RaggedBatch& batch) {
-  return to_host(parts_->stream, parts_->forward(parts_->pass(false), batch, {}));
+  return to_host(parts_->stream, parts_->forward(parts_->pass(false), batch, 0));
 }
 
 std::vector<double> ModelInstance::scores(const RaggedBatch& batch, std::span<const int32_t> rows) {
   Pass& pass = parts_->pass(false);
-  const Tensor hidden = parts_->forward(pass, batch, {});
+  const Tensor hidden = parts_->forward(pass, batch, rows.size());
   return to_host(parts_->stream, pass.scalar_head->forward(parts_->stream, parts_->model, hidden, rows));
 }
 
@@ -204,7 +212,7 @@ void ModelInstance::accumulate_token_loss(const RaggedBatch& batch, const Predic
                                           const DropoutOptions& dropout) {
   const LossGradientOptions options{temperature, entropy_gradient, optimizer().loss_scale().value()};
   Pass& pass = parts_->pass(true);
-  const Tensor hidden = parts_->forward(pass, batch, dropout);
+  const Tensor hidden = parts_->forward(pass, batch, rows.rows.size(), dropout);
   const ProfileScope scope(parts_->stream, "loss and backward");
   pass.lm_head->loss_and_backward(parts_->stream, parts_->model, hidden, rows, loss, pass.activations.d_output(),
                                   options);
@@ -225,7 +233,7 @@ ModelInstance::TokenValues ModelInstance::accumulate_cross_entropy(const RaggedB
 void ModelInstance::accumulate_score_loss(const RaggedBatch& batch, std::span<const int32_t> rows,
                                           const ScoreLoss& loss, const DropoutOptions& dropout) {
   Pass& pass = parts_->pass(true);
-  const Tensor hidden = parts_->forward(pass, batch, dropout);
+  const Tensor hidden = parts_->forward(pass, batch, rows.size(), dropout);
   const ProfileScope scope(parts_->stream, "loss and backward");
   const Tensor scores = pass.scalar_head->forward(parts_->stream, parts_->model, hidden, rows);
   loss(parts_->stream, scores, pass.scalar_head->d_scores());

@@ -64,6 +64,9 @@ class ModelInstance {
   void accumulate_score_loss(const RaggedBatch& batch, std::span<const int32_t> rows, const ScoreLoss& loss,
                              const DropoutOptions& dropout = {});
 
+  // FLOP of all passes so far (forward_flops; a pass with a backward counts three times).
+  double flops() const;
+
   // Weights, Adam moments, step count and loss scale for checkpoints: tensors "<prefix>/weights/<name>",
   // "<prefix>/m/<name>", "<prefix>/v/<name>".
   uint64_t checkpoint_bytes();

@@ -287,8 +287,17 @@ class PpoRun {
                          metrics.at("objective/score").as_double(), metrics.at("objective/kl_seq").as_double(),
                          metrics.at("objective/rlhf_reward").as_double(), metrics.at("response/len_mean").as_double());
     };
+    hooks.flops = [this] { return flops(); };
+    hooks.peak_flops = run_.peak_flops();
     hooks.products = run_.products();
     return hooks;
+  }
+
+  double flops() const {
+    double sum = generator_->flops();
+    for (const auto* model : {&actor_model_, &critic_model_, &reference_model_, &reward_model_})
+      if (*model) sum += (*model)->flops();
+    return sum;
   }
 
   Json train(int64_t step) {

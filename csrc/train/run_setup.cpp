@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "device/gpu_stream.h"
+#include "device/peak_rate.h"
 #include "train/signals.h"
 
 namespace tercet {
@@ -24,6 +25,8 @@ RunDevice::RunDevice(const CommonSettings& settings) : communicator(single_commu
 ProductAlgorithms* RunDevice::products() const {
   return device->kind() == DeviceKind::cpu ? nullptr : static_cast<GpuStream&>(*stream).product_algorithms();
 }
+
+double RunDevice::peak_flops() const { return known_peak(device->description(), dtype); }
 
 Recompute parse_recompute(const std::string& text) {
   if (text == "none") return Recompute::none;

@@ -23,6 +23,9 @@ struct RunDevice {
   // The algorithms of the stream's matrix products, or nullptr on a device whose products have but one.
   ProductAlgorithms* products() const;
 
+  // FLOP per second that the device reaches by its data sheet in the run's dtype; 0 when it is not known.
+  double peak_flops() const;
+
   std::unique_ptr<Device> device;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<Communicator> communicator;

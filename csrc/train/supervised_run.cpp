@@ -118,6 +118,8 @@ StepHooks SupervisedRun::hooks(RunFolder& folder) {
     tokens_seen_ = state.at("tokens_seen").as_int();
   };
   hooks.summary = [this](const Json& metrics) { return summary(metrics); };
+  hooks.flops = [this] { return model_->flops(); };
+  hooks.peak_flops = run_.peak_flops();
   hooks.products = run_.products();
   return hooks;
 }

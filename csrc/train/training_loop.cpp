@@ -142,8 +142,9 @@ class Loop {
   void train() {
     const int64_t step = at_.step + 1;
     const Clock clock;
+    const double flops = hooks_.flops();
     const Json metrics = hooks_.train(step);
-    write_timings(step, clock.seconds(), metrics);
+    write_timings(step, clock.seconds(), hooks_.flops() - flops, metrics);
     write_metrics(step, metrics);
     progress_.step(step, hooks_.summary(metrics), settings_.log_every);
     at_.step = step;
@@ -166,9 +167,10 @@ class Loop {
   }
 
   // The rate needs the tokens before this step, which the first step after resuming does not know.
-  void write_timings(int64_t step, double seconds, const Json& metrics) {
+  void write_timings(int64_t step, double seconds, double flops, const Json& metrics) {
     Json line = Json::object();
-    line.set("step", step).set("time/step", seconds);
+    line.set("step", step).set("time/step", seconds).set("flop_per_s", flops / seconds);
+    if (hooks_.peak_flops > 0) line.set("mfu", flops / seconds / hooks_.peak_flops);
     if (const Json* tokens = metrics.find("tokens_seen")) {
       if (tokens_seen_) line.set("tokens_per_s", static_cast<double>(tokens->as_int() - *tokens_seen_) / seconds);
       tokens_seen_ = tokens->as_int();

@@ -21,6 +21,8 @@ struct StepHooks {
   std::function<void(Hdf5Writer& file, Json& state)> save;
   std::function<void(const Hdf5Reader& file, const Json& state)> load;
   std::function<std::string(const Json& metrics)> summary;  // the step in a few words, for the terminal
+  std::function<double()> flops;          // of all passes so far; timings.jsonl gets the rate of each step
+  double peak_flops = 0;                  // per second (peak_rate.h), for the utilisation; 0: not known
   ProductAlgorithms* products = nullptr;  // of the run's stream; kept in checkpoints and products.json, and restored
 };
 

@@ -12,6 +12,7 @@
 #include "app/command_line.h"
 #include "app/program.h"
 #include "base/error.h"
+#include "device/peak_rate.h"
 #include "kernels/op_list.h"
 
 namespace tercet {

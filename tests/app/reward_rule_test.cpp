@@ -72,6 +72,10 @@ TEST_CASE("ppo with a rule: no reward model, a critic that starts at 0, records 
   CHECK(metrics.at(1).at("value/mean").as_double() == 0);
   CHECK(metrics.at(2).at("value/mean").as_double() != 0);
   CHECK(metrics.at(1).at("prompt/dropped").as_int() == 1);
+  int rates = 0;
+  for (const Json& line : lines_of(run + "/timings.jsonl"))
+    if (const Json* rate = line.find("flop_per_s")) rates += rate->as_double() > 0 ? 1 : 0;
+  CHECK(rates == 2);
   const ProgramResult critic = run_program({"info", run + "/critic.h5", "--json"});
   check_done(critic);
   CHECK(contains(critic.out, R"("kind":"reward model")"));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "base/file.h"
+#include "data/records.h"
 #include "device/product_algorithms.h"
 #include "store/hdf5_file.h"
 #include "train/run_files.h"
@@ -24,6 +25,8 @@ ProductShape shape_of_rows(int64_t rows) {
           .alignment_c = 16};
 }
 
+constexpr double kStepFlops = 6e9;
+
 // A run whose step s has a product of s rows, for which algorithm s is chosen; `products` may be nullptr.
 void run_steps(const std::string& path, int64_t steps, bool resume, ProductAlgorithms* products) {
   RunFolder folder({.path = path, .step = "sft", .resume = resume});
@@ -31,7 +34,11 @@ void run_steps(const std::string& path, int64_t steps, bool resume, ProductAlgor
   CommonSettings settings;
   settings.resume = resume;
   StepHooks hooks;
+  double flops = 0;
+  hooks.flops = [&] { return flops; };
+  hooks.peak_flops = 1e12;
   hooks.train = [&](int64_t step) {
+    flops += kStepFlops;
     if (products != nullptr && products->find(shape_of_rows(step)) == nullptr)
       products->keep(shape_of_rows(step), {.data = {static_cast<uint64_t>(step)}});
     return Json::object();
@@ -43,6 +50,27 @@ void run_steps(const std::string& path, int64_t steps, bool resume, ProductAlgor
   hooks.products = products;
   run_training_loop(folder, settings, steps, hooks);
 }
+
+}  // namespace
+
+TEST_CASE("timings have the rate of FLOP of each step, and its share of the device's peak where that is known") {
+  const QuietTerminal quiet;
+  const RunFiles files;
+  run_steps(files.file("run"), 2, false, nullptr);
+  int steps = 0;
+  LineReader reader(files.file("run") + "/timings.jsonl");
+  for (std::string line; reader.next(line);) {
+    const Json timings = parse_json(line, reader.where());
+    if (timings.find("time/step") == nullptr) continue;
+    const double rate = kStepFlops / timings.at("time/step").as_double();
+    CHECK(timings.at("flop_per_s").as_double() == doctest::Approx(rate).epsilon(1e-12));
+    CHECK(timings.at("mfu").as_double() == doctest::Approx(rate / 1e12).epsilon(1e-12));
+    ++steps;
+  }
+  CHECK(steps == 2);
+}
+
+namespace {
 
 std::string log_of(const std::string& run) { return read_file(run + "/logs/rank-000.log"); }
 
