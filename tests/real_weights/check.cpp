@@ -17,7 +17,7 @@ struct Options {
   int64_t windows = 0;
 };
 
-// GPTQ's fp16 figures and a rerun by others differ by 2e-4; two decimals are printed.
+// GPTQ's fp16 figures and a rerun by others differ by up to 4e-4; two decimals are printed.
 constexpr double kPerplexityTolerance = 1e-3;
 // Four decimals are printed, of fp32 values.
 constexpr double kProbabilityTolerance = 1e-4;
@@ -175,7 +175,8 @@ void check_greedy(const Options& options, const ModelInfo& info, const Tokenizer
 void check_text(const std::vector<int32_t>& ids, const Json& expected, Checks& checks) {
   const std::vector<int32_t> first = id_list(expected.at("first"));
   checks.equal("ids of the text", std::ssize(ids), static_cast<std::ptrdiff_t>(expected.at("ids").as_int()));
-  checks.equal("its first ids", std::equal(first.begin(), first.end(), ids.begin()), true);
+  checks.equal("its first ids", std::ranges::equal(first, std::span(ids).first(std::min(first.size(), ids.size()))),
+               true);
   checks.equal("SHA-256 of its ids", sha256_of(ids), expected.at("sha256").as_string());
 }
 

@@ -2,8 +2,8 @@
 # Checks the weights of a Hugging Face folder of OPT (125M and 350M: everything; larger sizes: the perplexity) against the
 # figures in expected.json. Usage: tests/real_weights/run.sh BUILD FOLDER [WIKITEXT-2 RAW TEST FILE] [WINDOWS]
 set -euo pipefail
+build=$(realpath "$1") folder=$(realpath -m "$2") text=${3:+$(realpath -m "$3")} windows=${4:-0}
 cd "$(dirname "$0")/../.."
-build=$1 folder=$2 text=${3:-} windows=${4:-0}
 
 out=$build/real-weights
 mkdir -p "$out"
