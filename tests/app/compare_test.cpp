@@ -70,7 +70,7 @@ TEST_CASE("a run's own report shows its held-out records, escaped, and plots wha
     CHECK(series.points == testing::logged_points(run, series));
     ++series_count;
   }
-  CHECK(series_count == 12);  // loss, perplexity and entropy twice, rate, learning rate, gradient norm
+  CHECK(series_count == 12);  // four figures twice (loss, perplexity, accuracy, entropy), two rates, two norms
 }
 
 TEST_CASE("compare refuses what it cannot compare and leaves no page") {

@@ -30,16 +30,22 @@ inline std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-// Runs build/tercet with `input` on its stdin; `before` is shell text ahead of the command (NAME=value, ulimit ...;).
-inline ProgramResult run_program(const std::vector<std::string>& arguments, const std::string& input = "",
-                                 const std::string& before = "") {
+// Runs a program of the build folder with `input` on its stdin; `before` is shell text ahead of the command
+// (NAME=value, ulimit ...;).
+inline ProgramResult run_built(const std::string& program, const std::vector<std::string>& arguments,
+                               const std::string& input = "", const std::string& before = "") {
   const TemporaryFolder temporary;
-  std::string command = before + " " + shell_quoted(TERCET_BINARY_DIR "/tercet");
+  std::string command = before + " " + shell_quoted(TERCET_BINARY_DIR "/" + program);
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
   command += " < " + temporary.file("in", input) + " 2> " + temporary.path + "/err > " + temporary.path + "/out";
   const int status = std::system(command.c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(temporary.path + "/out"),
           read_file(temporary.path + "/err")};
+}
+
+inline ProgramResult run_program(const std::vector<std::string>& arguments, const std::string& input = "",
+                                 const std::string& before = "") {
+  return run_built("tercet", arguments, input, before);
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

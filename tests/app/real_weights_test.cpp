@@ -11,17 +11,14 @@ namespace {
 const std::string kFolder = TERCET_SOURCE_DIR "/tests/real_weights";
 
 // check_real_weights on the demo's model; figures of it by transformers are in small.json.
-ProgramResult check(const std::string& expected, const std::string& more = "") {
-  const TemporaryFolder temporary;
-  const std::string command = TERCET_BINARY_DIR "/tests/check_real_weights --device cpu --model " TERCET_SOURCE_DIR
-                                                "/weights/demo.h5 --expected " +
-                              expected + " " + more + " > " + temporary.path + "/out 2> " + temporary.path + "/err";
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_file(temporary.path + "/out"),
-          read_file(temporary.path + "/err")};
+ProgramResult check(const std::string& expected, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"--device",   "cpu",   "--model", TERCET_SOURCE_DIR "/weights/demo.h5",
+                                        "--expected", expected};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_built("tests/check_real_weights", arguments);
 }
 
-const std::string kDemo = "--name demo --text " + kFolder + "/small.raw";
+const std::vector<std::string> kDemo = {"--name", "demo", "--text", kFolder + "/small.raw"};
 
 TEST_CASE("all figures of a small model are those of transformers") {
   const ProgramResult result = check(kFolder + "/small.json", kDemo);
@@ -57,10 +54,11 @@ TEST_CASE("each figure that differs is found") {
 }
 
 TEST_CASE("without a text or with some of its windows the perplexity does not hold") {
-  const ProgramResult none = check(kFolder + "/small.json", "--name demo");
+  const ProgramResult none = check(kFolder + "/small.json", {"--name", "demo"});
   CHECK(none.exit_code == 1);
   CHECK(contains(none.out, "FAILED perplexity: not measured"));
-  const ProgramResult part = check(kFolder + "/small.json", kDemo + " --windows 3");
+  const ProgramResult part =
+      check(kFolder + "/small.json", {"--name", "demo", "--text", kFolder + "/small.raw", "--windows", "3"});
   CHECK(part.exit_code == 1);
   CHECK(contains(part.out, "FAILED perplexity (of 3 windows: "));
 }

@@ -53,7 +53,7 @@ def main(folder, text_path, out):
         "perplexity": math.exp(sum(losses) / len(losses)),
         "probabilities": [{"ids": prompt, "likeliest": likeliest.tolist(), "probability": probability.tolist(),
                            "cross_entropy": output.loss.item()}],
-        "last_hidden_state": [{"ids": prompt, "rows": 3, "values": state[:3, :3].tolist()}],
+        "last_hidden_state": [{"ids": prompt, "values": state[:3, :3].tolist()}],
         "mean_logits": [{"text": text, "values": forward(encode(text)).logits[0].mean(-1).tolist()}],
         "greedy": greedy,
     }
